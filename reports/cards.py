@@ -117,9 +117,9 @@ def find_required_artifact(store: Store, artifact_name: str) -> Artifact:
     artifact = find_artifact_by_name(store, artifact_name)
     if artifact is None:
         raise HallmarkError(
-            f"the store {store.uri} does not contain {artifact_name}, which a card is made from, "
-            "or cannot read it; run the pipeline again (the card of a model from another store "
-            "cannot be shown unredacted)"
+            f"{artifact_name}, from which a card is made, is missing from the store {store.uri} "
+            "or cannot be read; rerun the pipeline (a card of a model from another store cannot "
+            "be shown unredacted)"
         )
     return artifact
 
@@ -163,8 +163,8 @@ def load_card_inputs(
 
 def _build_version_error(card: Artifact) -> HallmarkError:
     return HallmarkError(
-        f"{card.name} was created by an earlier version of the code; run the pipeline again to "
-        "create it again"
+        f"{card.name} was created by an earlier version of the code; rerun the pipeline to "
+        "recreate it"
     )
 
 
@@ -241,8 +241,8 @@ def read_card(store: Store, card: Artifact) -> CardContent:
                 book.evidence_by_id[evidence.id] = evidence
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise HallmarkError(
-            f"the tables or the inputs of {card.name} contradict each other ({error!s:.80}); "
-            "remove the artifact and run the pipeline again"
+            f"the tables and inputs of {card.name} contradict each other ({error!s:.80}); remove "
+            "the artifact and rerun the pipeline"
         ) from error
     return CardContent(
         card.stage, document, book, corpus_artifacts, redactor, missing_inputs, answers

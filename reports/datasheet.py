@@ -81,7 +81,7 @@ class DatasheetConfig(StageConfig):
     """
 
     title: str | None = Field(
-        None, description="name of the corpus; by default the name of the config"
+        None, description="name of the corpus; by default, the name of the config"
     )
     motivation: str | None = Field(None, description="purpose of the corpus")
     creators: str | None = Field(None, description="who created the corpus, and on whose behalf")
@@ -90,11 +90,11 @@ class DatasheetConfig(StageConfig):
         None, description="how, when and from whom the texts were collected"
     )
     consent: str | None = Field(
-        None, description="whether the authors of the texts know of the corpus and consent to it"
+        None, description="whether the authors of the texts know about the corpus and consent to it"
     )
     licence: str | None = Field(None, description="licences of the texts and of the corpus")
     intended_uses: str | None = Field(None, description="intended uses of the corpus")
-    uses_to_avoid: str | None = Field(None, description="uses that the corpus is not meant for")
+    uses_to_avoid: str | None = Field(None, description="uses for which the corpus is not intended")
     distribution: str | None = Field(
         None, description="whether, to whom, how and when the corpus is distributed"
     )
@@ -121,19 +121,20 @@ class DatasheetConfig(StageConfig):
         OFFENSIVE_TOXICITY,
         ge=0,
         le=1,
-        description="toxicity score at or above which pages hide a text",
+        description="lowest toxicity score at which pages hide a text",
     )
     answers: DatasheetAnswers = Field(
         {},
-        description="answers that a person gives, by question id; they come from answers.file",
+        description="answers given by a person, keyed by question id; they are read from "
+        "answers.file",
     )
 
     @model_validator(mode="after")
     def _check_redistribution(self) -> Self:
         if self.redistribution_reason and self.redistribution is None:
             raise ValueError(
-                "redistribution_reason explains a decision that is missing; set redistribution "
-                'to "yes" or "no"'
+                "redistribution_reason is set without the decision that it explains; set "
+                'redistribution to "yes" or "no"'
             )
         return self
 
@@ -184,8 +185,9 @@ class DatasheetBuilder:
                     (
                         "Contents",
                         [
-                            Link("Sources, languages, licences, lengths", "composition.html"),
-                            "; by split: ",
+                            "See ",
+                            Link("sources, languages, licences and lengths", "composition.html"),
+                            ". Sizes of the splits: ",
                             *self.format_split_counts(splits),
                         ],
                     ),
@@ -230,8 +232,8 @@ class DatasheetBuilder:
                         ),
                         (
                             (
-                                "Do the authors of the texts know of the corpus, and did they "
-                                "consent?"
+                                "Do the authors of the texts know about the corpus, and have they "
+                                "consented to it?"
                             ),
                             format_user_statement(self.config.consent),
                         ),
@@ -278,8 +280,8 @@ class DatasheetBuilder:
             )
             quarantined_rows = sum(row["rows"] for row in later_quarantines)
             message = (
-                f"Later stages put documents into quarantine: {quarantined_rows:,} ledger rows, "
-                f"written by {stage_names}."
+                f"Later stages also quarantined documents: {stage_names} wrote "
+                f"{quarantined_rows:,} ledger rows about them."
             )
             section.add_blocks(Paragraph([message]))
         unread_file_count = sum(
@@ -304,8 +306,7 @@ class DatasheetBuilder:
             ),
         ]
         canary_warning = (
-            "The planted documents make the corpus unsuitable for other uses until they are "
-            "removed."
+            "Until the planted documents are removed, the corpus is unsuitable for other uses."
         )
         derived_statements = [[canary_warning]] if has_canaries(self.corpus_figures) else []
         derived_statements.append([describe_personal_data_treatment(self.corpus_figures)])
@@ -320,8 +321,8 @@ class DatasheetBuilder:
             ("Under which licences?", describe_licences(self.corpus_figures, self.config.licence)),
         ]
         licence_note = (
-            "The licence of a document is known only if its source provides the metadata field "
-            "“licence”. Hallmark does not search the texts for licences."
+            "The licence of a document is known only if its source provides the “licence” metadata "
+            "field. Hallmark does not search the texts for licences."
         )
         return Section("Distribution", [DefinitionList(entries), Paragraph([licence_note])])
 
@@ -330,9 +331,9 @@ class DatasheetBuilder:
             ("Who maintains the corpus?", format_user_statement(self.config.maintenance)),
             ("Contact", format_user_statement(self.config.contact)),
             (
-                "Which data is this card about?",
+                "Which data does this card describe?",
                 [
-                    "The profile with the content digest ",
+                    "This card is about the profile with the content digest ",
                     Code(self.corpus_figures.profile.content_digest),
                 ],
             ),
@@ -358,21 +359,26 @@ class DatasheetBuilder:
                     build_composition_section(self.corpus_figures, self.config.licence),
                     page="composition",
                     answer=[
-                        "What the documents are: sources, languages, licences, lengths, personal "
-                        "data, toxicity, and mentions of groups of people."
+                        "Description of the documents: sources, languages, licences, lengths, "
+                        "personal data, toxicity, and mentions of groups of people."
                     ],
                 ),
                 self.build_collection_section(),
                 replace(
                     build_preprocessing_section(self.corpus_figures),
                     page="preprocessing",
-                    answer=["How many documents each stage and each rule removed or changed."],
+                    answer=[
+                        "Numbers of documents that each stage and each rule removed or changed."
+                    ],
                 ),
                 *(
                     replace(
                         section,
                         page="recovery",
-                        answer=["How well the stages recovered effects that are known in advance."],
+                        answer=[
+                            "Accuracy with which the stages recovered effects that are known in "
+                            "advance."
+                        ],
                     )
                     for section in build_curation_evaluation_sections(self.corpus_figures)
                 ),

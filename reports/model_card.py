@@ -122,19 +122,19 @@ class ModelCardConfig(StageConfig):
     """Facts about the model that only a person knows; missing ones are "not stated"."""
 
     title: str | None = Field(
-        None, description="name of the model; by default the name of the config"
+        None, description="name of the model; by default, the name of the config"
     )
     developers: str | None = Field(None, description="developers of the model")
     version: str | None = Field(None, description="version of the model")
     date: str | None = Field(
-        None, description="date of the training, if it differs from the date of the checkpoint"
+        None, description="training date, if it differs from the date of the checkpoint"
     )
     licence: str | None = Field(None, description="licence of the weights")
     citation: str | None = Field(None, description="how to cite the model")
     contact: str | None = Field(None, description="contact for questions and complaints")
     intended_use: str | None = Field(None, description="intended uses of the model")
     intended_users: str | None = Field(None, description="intended users of the model")
-    out_of_scope: str | None = Field(None, description="uses that the model is not meant for")
+    out_of_scope: str | None = Field(None, description="uses for which the model is not intended")
     ethics: str | None = Field(None, description="ethical considerations beyond the measurements")
     caveats: str | None = Field(None, description="recommendations beyond the measurements")
     max_table_rows: int = Field(
@@ -150,11 +150,12 @@ class ModelCardConfig(StageConfig):
         OFFENSIVE_TOXICITY,
         ge=0,
         le=1,
-        description="toxicity score at or above which pages hide a text",
+        description="lowest toxicity score at which pages hide a text",
     )
     answers: ModelCardAnswers = Field(
         {},
-        description="answers that a person gives, by question id; they come from answers.file",
+        description="answers given by a person, keyed by question id; they are read from "
+        "answers.file",
     )
 
 
@@ -336,7 +337,7 @@ class ModelCardBuilder:
             ]
             rows = setting_rows[: config.max_table_rows]
             sha256 = self.checkpoint.manifest["files"]["config.json"]["sha256"]
-            note = f"From config.json of the checkpoint, SHA-256 {sha256}."
+            note = f"The values are from config.json of the checkpoint (SHA-256 {sha256})."
             note += " Settings without a value are omitted."
             if len(config_settings) > len(rows):
                 note = (
@@ -361,7 +362,7 @@ class ModelCardBuilder:
             replace(
                 tokenizer_section,
                 page="tokenizer",
-                answer=["How the tokenizer splits text, and how many bytes a token has."],
+                answer=["Text splitting by the tokenizer, and bytes per token."],
             ),
             replace(
                 training_section,
@@ -399,13 +400,13 @@ class ModelCardBuilder:
                 rows.append([get_audit_title(audit), *cells])
         if rows:
             columns = ["audit", "groups of people", "other conditions"]
-            note = "The pages of the audits show the figures of all groups and conditions."
+            note = "The pages of the audits show the figures for all groups and conditions."
             table = DataTable("Groups and conditions that were measured", columns, rows, note=note)
             section.add_blocks(Details("Groups of people and conditions, by audit", [table]))
         section.add_blocks(
             Paragraph(
                 [
-                    "The audits covered no other group, language, dialect or setting. How the "
+                    "The audits covered no other groups, languages, dialects or settings. How the "
                     "model treats groups that are not listed here is not known."
                 ]
             )
@@ -414,7 +415,7 @@ class ModelCardBuilder:
 
     def build_metrics_section(self) -> Section:
         """Build the table of the method of each metric."""
-        answer = "What each metric is, and how it was measured."
+        answer = "Definition and measurement of each metric."
         section = Section("Metrics", [Paragraph([answer])], page="metrics", answer=[answer])
         rows: list[list[InlineElement]] = []
         for audit, audit_findings in self.findings.by_audit.items():
@@ -454,7 +455,7 @@ class ModelCardBuilder:
                 if table not in TABLES_WITHOUT_SCORED_ROWS:
                     figure = self.book.add_computed_figure(
                         f"{audit}-{table}-rows",
-                        f"rows of the table {table} of the audit {audit}",
+                        f"number of rows in the {table} table of the {audit} audit",
                         "rows",
                         (f"audit_{audit}", table),
                         aggregate="count",
@@ -511,16 +512,14 @@ class ModelCardBuilder:
                     document_count,
                     " with ",
                     byte_count,
-                    ". For more, see the datasheet of the corpus.",
+                    ". For details, see the datasheet of the corpus.",
                 ]
             )
         )
         source_section = Section(
             "Sources of the training data",
             page="training-data",
-            answer=[
-                "How much of each source the model has read, and which documents were planted."
-            ],
+            answer=["Amount of each source that the model has read, and the planted documents."],
         )
         step = find_last_checkpoint_step(self.training_run, self.checkpoint)
         if self.training_run is not None and step is not None:
@@ -554,7 +553,7 @@ class ModelCardBuilder:
         section = build_attention_section(self.book, self.attention_maps, self.redactor)
         if self.attention_maps is None:
             return section
-        answer = "Which words the model attends to while it reads the configured texts."
+        answer = "Words to which the model attends while it reads the configured texts."
         return replace(section, page="attention", answer=[answer])
 
     def build_ethics_section(self) -> Section:
@@ -577,7 +576,8 @@ class ModelCardBuilder:
             corpus_figures = CorpusFigures(
                 self.book, self.corpus_artifacts, self.config.max_table_rows
             )
-            items.append([f"Training text: {describe_personal_data_treatment(corpus_figures)}"])
+            subject = "Personal data in the training text"
+            items.append([describe_personal_data_treatment(corpus_figures, subject)])
         facts = DefinitionList(
             [("Stated by the developers", format_user_statement(self.config.ethics))]
         )

@@ -65,11 +65,11 @@ IGNORED_SETTINGS = ("store", "tensorboard")
 MAX_OTHER_FINDINGS = 30
 
 VERDICT_NOTE = (
-    "Rows are sorted by the evidence for a change, the strongest first. Changes of shares are in "
-    "percentage points. “Worse” means that the change is in the direction that the audit defines "
-    "as worse, or away from the value expected with no effect. Both checkpoints received the same "
-    "items, so they are compared in pairs. p is corrected (Holm) for all findings of an audit. "
-    "“No change shown” does not prove that there is none."
+    "Rows are sorted by strength of evidence for a change, strongest first. Changes in shares are "
+    "in percentage points. “Worse” means that the change is in the direction that the audit "
+    "defines as worse, or away from the value expected with no effect. Both checkpoints received "
+    "the same items, so they are compared in pairs. p is Holm-corrected for all findings of an "
+    "audit. “No change shown” does not prove that there is none."
 )
 
 
@@ -344,9 +344,11 @@ def _build_summary_blocks(
     """Say how many findings changed, and list those, the strongest evidence first."""
     if comparison.unaudited_run is not None:
         name = comparison.unaudited_run.name
-        return [Callout("note", [f"Only training data is compared: {name} was not audited."])]
+        return [
+            Callout("note", [f"Only training data is compared, because {name} was not audited."])
+        ]
     if not findings:
-        return [Callout("bad", ["No audit can be compared; the reasons are below."])]
+        return [Callout("bad", ["No audits can be compared; the reasons are below."])]
     counts = describe_verdict_counts([finding.verdict for finding in findings if finding.is_main])
     refused = [get_audit_title(audit.name) for audit in comparison.audits if not audit.comparisons]
     refused_note = f" Not compared, for the reasons below: {', '.join(refused)}." if refused else ""
@@ -359,8 +361,9 @@ def _build_summary_blocks(
         blocks.append(
             Paragraph(
                 [
-                    f"{format_count(hidden, 'finding')} {verbs[0]} the same value before and after "
-                    f"(for example, that of a baseline on the same text) and {verbs[1]} not shown."
+                    f"{format_count(hidden, 'finding')} {verbs[0]} the same value before and "
+                    "after (for example, the value of a baseline on the same text) and "
+                    f"{verbs[1]} not shown."
                 ]
             )
         )
@@ -373,7 +376,7 @@ def _describe_corpus_differences(tables: Sequence[CorpusComparison]) -> list[Blo
         return []
     titles = [table.title for table in tables if not table.is_equal]
     if not titles:
-        return [Paragraph(["The training data shows no difference."])]
+        return [Paragraph(["The training data does not differ."])]
     return [Paragraph([f"Training data that differs: {'; '.join(titles)}."])]
 
 

@@ -65,7 +65,7 @@ COUNTED_UNITS = {"pairs": "pairs", "classification": "texts", "labelling": "word
 
 TRAINED_WEIGHTS = {
     "all": "All weights.",
-    "head": "Only the output layer; the base is frozen.",
+    "head": "Only the output layer is trained; the base is frozen.",
 }
 
 SPLIT_NAMES = ("train", "validation", "test")
@@ -89,11 +89,11 @@ class TaskCardConfig(StageConfig):
     title: str | None = Field(
         None,
         description=(
-            "name of the model; if omitted, the card describes the task of the model instead"
+            "name of the model; if omitted, the card is titled with a description of the task"
         ),
     )
     intended_use: str | None = Field(None, description="intended uses and users of the model")
-    out_of_scope: str | None = Field(None, description="uses that the model is not meant for")
+    out_of_scope: str | None = Field(None, description="uses for which the model is not intended")
     data_provenance: str | None = Field(
         None, description="origin of the rows, and who labelled them"
     )
@@ -319,7 +319,7 @@ class TaskCardBuilder:
             assert figure is not None
             reason = category.removeprefix("quarantined: ")
             reason_rows.append([self.redactor.redact_by_kind(reason, "project text"), figure])
-        note = "The table quarantine lists the file and number of each row."
+        note = "The quarantine table lists the file and number of each row."
         if len(quarantine_categories) > len(reason_rows):
             note = (
                 f"The table shows {len(reason_rows)} of {len(quarantine_categories):,} reasons: "
@@ -453,7 +453,7 @@ class TaskCardBuilder:
             ),
             Paragraph(
                 [
-                    "The numbers link to the rows. No page shows texts of the user's table or "
+                    "The numbers link to the rows. No page shows texts from the user's table or "
                     "answers of the model, because no scorer has checked them; they are "
                     "identified by file and row number. With ",
                     Code("hallmark export-site RUN --unredacted"),

@@ -85,9 +85,9 @@ METHOD_NOTE = (
     "An audit gives all checkpoints of a training run the same inputs, so checkpoints are "
     "compared in pairs: prompt by prompt, secret by secret, document by document. Paired "
     "comparison shows changes that two separate intervals would hide. The p of a change is "
-    "corrected (Holm) for all changes of its audit on this page: all findings and all pairs "
-    "of checkpoints. Intervals describe chance variation among these inputs, not among other "
-    "inputs or other training runs."
+    "Holm-corrected for all changes of its audit on this page: all findings and all pairs of "
+    "checkpoints. Intervals describe chance variation among these inputs, not among other inputs "
+    "or other training runs."
 )
 
 SUMMARY_NOTE = (
@@ -398,8 +398,8 @@ class TrajectoryWriter:
         first_name, last_name = audit.checkpoints[0].name, audit.checkpoints[-1].name
         columns = ["finding", first_name, last_name, "change", "95 % interval", "p, corrected"]
         note = (
-            "Rows are sorted by the evidence for a change; changes of shares are in percentage "
-            "points."
+            "Rows are sorted by strength of evidence for a change; changes in shares are in "
+            "percentage points."
         )
         if len(comparisons) > len(rows):
             checkpoint_arguments = " ".join(

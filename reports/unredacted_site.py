@@ -69,7 +69,7 @@ def create_private_folder(folder: Path) -> None:
         not folder.is_dir() or (any(folder.iterdir()) and not (folder / MARKER_FILE).exists())
     ):
         raise UsageError(
-            f"{folder} contains other files, and unredacted pages need a folder of their own; "
+            f"{folder} contains other files, but unredacted pages need a folder of their own; "
             "specify a folder that is empty or does not exist"
         )
     shutil.rmtree(folder, ignore_errors=True)

@@ -91,8 +91,8 @@ def load_exported_card(store: Store, card: Artifact) -> ExportedCard:
     """
     if "answers" not in card.tables:
         raise HallmarkError(
-            f"{card.name} was created by an earlier version of the code and has no table answers; "
-            "run the pipeline again to create it again"
+            f"{card.name} was created by an earlier version of the code and has no answers table; "
+            "rerun the pipeline to recreate it"
         )
     content = read_card(store, card)
     redact = content.redactor.redact_full_text

@@ -38,8 +38,8 @@ class AnswersConfig(StageConfig):
     file: Annotated[Path, ExternalMarker(recursive=False)] | None = Field(
         None,
         description=(
-            "TOML file with answers to questions of the datasheet and the model card, by question "
-            "id; hallmark init writes such a file with all questions"
+            "TOML file with answers to questions of the datasheet and the model card, keyed by "
+            "question id; hallmark init writes such a file containing all questions"
         ),
     )
 

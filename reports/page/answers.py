@@ -24,9 +24,9 @@ Basis = Literal["measured", "declared", "human", "unanswered"]
 BASES: tuple[Basis, ...] = ("measured", "declared", "human", "unanswered")
 
 ANSWERS = table_schema(
-    "The answers to all questions of the form of the card, in the order of the form.",
+    "The answers to all questions of the card's form, in the order of the form.",
     column("question_id", pa.string(), "id", "id of the question, as used in answers files"),
-    column("question", pa.string(), "project text", "question in the words of the form's authors"),
+    column("question", pa.string(), "project text", "question, in the words of the form's authors"),
     column("form", pa.string(), "label", "form that asks the question: datasheet or model_card"),
     column("section", pa.string(), "label", "section of the form"),
     # A purge empties it if it quotes a purged document.
@@ -34,20 +34,20 @@ ANSWERS = table_schema(
         "answer",
         pa.large_string(),
         "model text",
-        "answer (redacted if it is measured); if there is none, the reason for that, or empty",
+        "answer (redacted if measured); if there is none, the reason or an empty string",
     ),
     column(
         "basis",
         pa.string(),
         "label",
-        "what the answer rests on: measured (figures or dates of the card), declared (config), "
-        "human (answers file) or unanswered",
+        "basis of the answer: measured (figures or dates of the card), declared (config), human "
+        "(answers file) or unanswered",
     ),
     column(
         "statement",
         pa.large_string(),
         "project text",
-        "what a person states in addition to a measured answer",
+        "statement by a person that supplements a measured answer",
     ),
     column("figure_ids", pa.list_(pa.string()), "id", "ids of the figures that support the answer"),
 )

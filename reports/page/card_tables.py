@@ -51,7 +51,7 @@ SECTIONS = table_schema(
         "level",
         pa.int32(),
         "label",
-        "depth of the section; 0 if the block is before the first section",
+        "nesting depth of the section; 0 if the block precedes the first section",
     ),
     column("section", pa.string(), "project text", "title of the section"),
     column(
@@ -66,7 +66,8 @@ SECTIONS = table_schema(
         "content",
         pa.large_string(),
         "model text",
-        "redacted content of the block, or answer of the section; figures are given by their ids",
+        "redacted content of the block, or answer of the section; figures are represented by "
+        "their ids",
         unit=JSON_UNIT,
     ),
 )

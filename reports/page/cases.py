@@ -53,7 +53,9 @@ _MAX_LOADED_DOCUMENTS = 8
 ROW_UNITS = ("tokens", "bytes", "characters", "bits", "nats", "identifiers")
 
 #: What a reader calls a column whose name alone is not clear next to a document.
-_COLUMN_LABELS = {"times_read": "times read in training, summed over all copies of this text"}
+_COLUMN_LABELS = {
+    "times_read": "number of times read in training, summed over all copies of this text"
+}
 
 TEXT_KINDS = (*SCORE_GATED_KINDS, "audit text")
 

@@ -39,14 +39,14 @@ from hallmark.tasks.contract import (
 )
 
 FIGURES = table_schema(
-    "The figures of the card, and the computation of each from the rows that are its evidence.",
+    "The figures of the card, and how each is computed from its evidence rows.",
     column("id", pa.string(), "id", "id of the figure, as used on the pages"),
     column("label", pa.string(), "label", "description of the figure"),
     column(
         "value",
         pa.float64(),
         "figure",
-        "value of the figure; null if it could not be measured (see the column missing_reason)",
+        "value of the figure; null if it could not be measured (see the missing_reason column)",
     ),
     column("unit", pa.string(), "label", "unit of the value"),
     column("low", pa.float64(), "figure", "lower bound of the interval"),
@@ -62,10 +62,12 @@ FIGURES = table_schema(
     column("scorer", pa.string(), "label", "name and digest of the scorer, if one was used"),
     column("method", pa.string(), "project text", "how the value was measured"),
     column("missing_reason", pa.string(), "project text", "why the value is missing"),
-    column("missing_text", pa.string(), "project text", "what is shown if the value is missing"),
-    column("value_column", pa.string(), "label", "name of the column that was aggregated"),
+    column(
+        "missing_text", pa.string(), "project text", "text that is shown if the value is missing"
+    ),
+    column("value_column", pa.string(), "label", "name of the aggregated column"),
     column("aggregate", pa.string(), "label", "how the value is computed from the rows"),
-    column("evidence_id", pa.string(), "id", "id of the rows in the table evidence"),
+    column("evidence_id", pa.string(), "id", "id of the selection of rows in the evidence table"),
 )
 
 EVIDENCE = table_schema(
@@ -77,8 +79,8 @@ EVIDENCE = table_schema(
         "content_digest",
         pa.string(),
         "id",
-        "content digest of the artifact; for stages of the corpus, the digest covers only the "
-        "tables that cards read",
+        "content digest of the artifact; for corpus stages, the digest covers only the tables "
+        "that cards read",
     ),
     column("evidence_table", pa.string(), "label", "name of the table or file with the rows"),
     column("sha256", pa.string(), "id", "SHA-256 of the table or file"),
@@ -92,8 +94,8 @@ EVIDENCE = table_schema(
         "row_order",
         pa.string(),
         "label",
-        "column to sort the rows by; a leading - sorts in descending order; if empty, the rows "
-        "keep their stored order",
+        "column by which the rows are sorted; a leading - sorts in descending order; if empty, "
+        "the rows keep their stored order",
     ),
     column("row_count", pa.int64(), "figure", "number of selected rows", unit="rows"),
 )
@@ -222,7 +224,7 @@ class Evidence:
             yield
         except KeyError as error:
             raise HallmarkError(
-                f"the evidence of {self.stage} refers to a column that its table {self.table!r} "
+                f"the evidence of {self.stage} refers to a column that the table {self.table!r} "
                 f"does not have: {error!s:.120}; valid columns: {self.schema.names}"
             ) from error
 

@@ -191,8 +191,8 @@ def judge_review(
     review = parse_stored_review(stored)
     if review is None:
         reason = (
-            f"the statement {stored.file_name} is damaged, and it may be a rejection; restore it "
-            "from a backup, or remove it if it is not a review"
+            f"the statement {stored.file_name} is damaged and may be a rejection; restore it from "
+            "a backup, or remove it if it is not a review"
         )
         return JudgedReview(stored.id, "signature_invalid", reason, None)
     if stored.signature is None:
@@ -207,9 +207,9 @@ def judge_review(
 def _judge_content(card: ReviewedCard, review: Review, now: datetime) -> tuple[ApprovalState, str]:
     """Return the state of a review with a valid signature, and the reason if it does not count."""
     if review.card.evidence_hash != card.evidence_hash:
-        return "void", "the evidence of the card has changed since the review"
+        return "void", "the card's evidence has changed since the review"
     if review.card.checkpoint != card.checkpoint:
-        return "void", "the review is about another checkpoint"
+        return "void", "the review concerns a different checkpoint"
     if review.decision == "reject":
         return "rejected", ""
     if is_dated_in_future(review, now):

@@ -190,7 +190,7 @@ def _find_corpus_problems(
     if model_digests and DATASHEET not in kinds:
         return ["the release has no datasheet, but its model card describes the training text"]
     if model_digests and model_digests.isdisjoint(datasheet_digests):
-        return ["the datasheet and the model card are about different corpora"]
+        return ["the datasheet and the model card describe different corpora"]
     return []
 
 
@@ -220,7 +220,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
-            raise HallmarkError(f"{path}: this is not a regular file, or it is too large")
+            raise HallmarkError(f"{path} is not a regular file or is too large")
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise HallmarkError(
@@ -284,7 +284,7 @@ def _find_file_problems(folder: Path, entries: Mapping[str, Mapping[str, Any]]) 
         path, entry = folder / name, entries[name]
         if path.stat().st_size != entry["size"] or hash_file(path) != entry["sha256"]:
             problems.append(
-                f"{name!r} does not have the size and the SHA-256 that {MANIFEST_NAME} states"
+                f"the size or the SHA-256 of {name!r} differs from that in {MANIFEST_NAME}"
             )
     return problems
 

@@ -54,8 +54,8 @@ def write_review(store: Store, statement: bytes, signature: bytes) -> StoredRevi
     for part_key, content in ((key, statement), (f"{key}{SIGNATURE_SUFFIX}", signature)):
         if not store.create_if_absent(part_key, content):
             raise HallmarkError(
-                f"{store.uri}/{part_key} exists with other content, and a review is never "
-                "overwritten; write and sign a new statement"
+                f"{store.uri}/{part_key} already exists with different content, and reviews are "
+                "never overwritten; write and sign a new statement"
             )
     return review
 

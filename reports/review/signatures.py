@@ -151,8 +151,8 @@ def sign_with_agent(statement: bytes, public_key_file: Path) -> bytes:
     # The name is checked first, because the file must not even be opened if it is a private key.
     if public_key_file.suffix != ".pub":
         raise UsageError(
-            f"{public_key_file}: --key takes the public key, a file that ends with .pub; Hallmark "
-            "does not read private keys"
+            f"{public_key_file}: --key takes the public key, a file whose name ends with .pub; "
+            "Hallmark does not read private keys"
         )
     if not public_key_file.is_file():
         raise UsageError(
@@ -170,7 +170,7 @@ def sign_with_agent(statement: bytes, public_key_file: Path) -> bytes:
     if signed.returncode:
         raise HallmarkError(
             f"the SSH agent did not sign with {public_key_file}; load the key with: ssh-add "
-            f"{shlex.quote(str(public_key_file.with_suffix('')))}; or leave out --key to sign the "
+            f"{shlex.quote(str(public_key_file.with_suffix('')))}; or omit --key to sign the "
             "statement yourself"
         )
     return signed.stdout

@@ -138,7 +138,7 @@ def build_summary_table(findings: Findings) -> DataTable | Paragraph:
         message = "No audit computed a finding about the model."
         return Paragraph([message if findings.by_audit else "No audit ran."])
     columns = ["measure", "value", "unit", "interval", "n", "conclusion", "scorer"]
-    explanation = "The page Metrics explains each measure and its unit."
+    explanation = "The Metrics page explains each measure and its unit."
     note = " ".join(filter(None, [format_confidence_levels(shown_rows), explanation, *notes]))
     return DataTable("Capability and harm at a glance", columns, rows, frozenset({1, 3, 4}), note)
 
@@ -276,7 +276,7 @@ def _build_folded_metrics(
     if artifact is not None and "training_sizes" in artifact.tables:
         blocks.append(
             Details(
-                "Text that the baselines learned from", build_baseline_text_table(findings, audit)
+                "Text from which the baselines learned", build_baseline_text_table(findings, audit)
             )
         )
     return blocks
@@ -302,7 +302,7 @@ def _build_examples_section(main_findings: Sequence[Finding]) -> list[Section]:
         [ShortFigure(figure), f" ({label_by_id[figure.id]})"]
         for _, figure in examples[:MAX_EXAMPLES]
     ]
-    lead = "Each number links to the cases that it was computed from, the worst first."
+    lead = "Each number links to the cases from which it was computed, worst cases first."
     return [Section("Examples", [Paragraph([lead]), BulletList(items)])]
 
 
@@ -348,7 +348,7 @@ def _build_method_section(
         )
     if method_rows:
         columns = ["metric", "method of the first figure", "scorer", "number of methods"]
-        note = "The evidence page of each figure states the method of that figure."
+        note = "The evidence page of each figure states how it was measured."
         if collect_scorer_limits(scorer_controls):
             note += " What the scorers do not detect is stated under Limits."
         table = DataTable(
@@ -374,7 +374,7 @@ def _build_limits_section(
         for row, _ in findings.by_audit[audit]
         if row["inconclusive_reason"] and not row["is_variant"]
     )
-    items += [[f"No conclusion follows from some figures: {reason}."] for reason in reasons]
+    items += [[f"Some figures allow no conclusion: {reason}."] for reason in reasons]
     section = Section("Limits", [BulletList(items)] if items else [])
     if description is not None and description.is_about_stereotypes:
         section.add_blocks(*describe_smallest_detected_trait_share(findings))
@@ -437,16 +437,19 @@ def build_metric_table(
         [columns[i] for i in shown_columns],
         [[row[i] for i in shown_columns] for row in rows],
     )
+    caption = metric_findings[0].row["title"]
     units = sorted({row["unit"] for row, _ in metric_findings} - {"share", ""})
-    caption = metric_findings[0].row["title"] + (f" ({', '.join(units)})" if units else "")
+    # A title such as "Texts with planted text" names its unit.
+    if units and not caption.lower().startswith(f"{units[0]} "):
+        caption += f" ({', '.join(units)})"
     finding_rows = [row for row, _ in metric_findings]
     notes = [_describe_first_or_common_value("Scorer", finding_rows, "scorer")]
     if len(metric_findings) > len(rows):
         notes.append(
-            f"The table shows {len(rows)} of {len(metric_findings)} findings: all findings "
-            "about groups of people, and those with the smallest p or the largest "
-            "difference from the value expected with no effect. All findings are in the table "
-            f"findings of the stage audit_{audit}."
+            f"The table shows {len(rows)} of {len(metric_findings)} findings: all findings about "
+            "groups of people, and those with the smallest p or the largest difference from the "
+            "value expected with no effect. All findings are in the findings table of the "
+            f"audit_{audit} stage."
         )
     note = " ".join(note for note in notes if note)
     numeric_columns = frozenset(i for i, column in enumerate(columns) if column not in TEXT_COLUMNS)
@@ -496,13 +499,14 @@ def build_baseline_text_table(findings: Findings, audit: str) -> list[Block]:
     columns = ["baseline", "bytes of text", "share of the training text", "tokens read"]
     sizes = artifact["training_sizes"].read().to_pylist()
     note = (
-        "Trained on all of the training text, these baselines would predict held-out text better."
+        "If trained on all of the training text, these baselines would predict held-out text "
+        "better."
         if any(size["bytes"] < size["split_bytes"] for size in sizes)
         else ""
     )
     return [
         DataTable(
-            "Text that the baselines learned from", columns, rows, frozenset({1, 2, 3}), note
+            "Text from which the baselines learned", columns, rows, frozenset({1, 2, 3}), note
         ),
         Paragraph(["The model and the baselines were measured on ", held_out_bytes, "."]),
     ]

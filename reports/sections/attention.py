@@ -279,10 +279,10 @@ def _format_attention_caption(
         else f"{len(shown_layers)} of {layer_count} layers"
     )
     parts = [
-        f"Text {attention.text_number}: how strongly the framed token "
-        f"{_format_token(attention, attention.query_position)} attends to each token in "
-        f"{layers_text} of the {attention.stack}, mean over {_format_head_count(attention)}. A "
-        "stronger shade means a larger weight; the strongest shade marks weights of at least "
+        f"Text {attention.text_number}: attention from the framed token "
+        f"{_format_token(attention, attention.query_position)} to each token in {layers_text} of "
+        f"the {attention.stack}, averaged over {_format_head_count(attention)}. A stronger shade "
+        "means a larger weight; the strongest shade marks weights of at least "
         f"{attention.largest_word_weight:.2g}, the largest weight on a word."
     ]
     if attention.attendable_token_count < len(attention.tokens):

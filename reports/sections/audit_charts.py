@@ -114,15 +114,15 @@ def build_audit_chart(findings: Sequence[Finding], description: ChartDescription
     compared_count = sum(UNTRAINED_TEST in method for method in tested_methods)
     if compared_count:
         subject = (
-            "The p of each value also takes into account a comparison"
+            "The p-value of each figure also takes into account a comparison"
             if compared_count == len(tested_methods)
             else (
-                f"The p of {compared_count} of {len(tested_methods)} values also takes into "
+                f"The p-values of {compared_count} of {len(tested_methods)} figures also take into "
                 "account a comparison"
             )
         )
         caption += (
-            f" {subject} with small untrained models, because even these may prefer one side "
+            f" {subject} with small untrained models, because even such models may prefer one side "
             "where items share words."
         )
     return build_interval_chart(

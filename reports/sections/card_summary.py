@@ -69,14 +69,14 @@ INSTRUMENT_TESTS = ("instrument", "baseline")
 #: What figures are compared with.
 COMPARISON_NOTE = (
     "The value expected with no effect (null value) is what an audit would measure on average if "
-    "the model had no such effect. A baseline is another model, method or text whose figure takes "
-    "its place."
+    "the effect did not exist. A baseline is another model, method or text whose figure replaces "
+    "the null value."
 )
 
 #: What intervals do not say.
 INTERVAL_NOTE = (
     "Intervals describe chance variation among the prompts, sentence pairs and canaries of these "
-    "audits. They do not cover other prompts that could have been written."
+    "audits. Intervals do not cover other prompts that could have been written."
 )
 
 #: What controls test, as a sentence names it, by the target of the control.
@@ -471,8 +471,8 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
     sentences.append(_format_as_sentence(count_control_results(controls)))
     if collect_scorer_limits(control.row for control in controls):
         sentences.append(
-            "Figures that are based on a scorer say nothing about text that it does not detect; "
-            "“Limits” on the first screen lists the kinds of such text."
+            "Figures based on a scorer say nothing about text that the scorer does not detect; "
+            "“Limits” on the first screen lists such kinds of text."
         )
     if passed_controls := _list_passed_model_controls(controls, [*weak_audits, *unjudged_audits]):
         sentences.append(
@@ -483,8 +483,8 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
     if unjudged_audits:
         sentences.append(
             "It could not be determined whether this model is capable enough for these audits: "
-            f"{', '.join(unjudged_audits)}. The card draws no conclusion from their figures, "
-            "for the reasons given there."
+            f"{', '.join(unjudged_audits)}. The card draws no conclusion from their figures; the "
+            "pages of these audits give the reasons."
         )
     audits_without_numbers = dict.fromkeys(
         get_audit_title(control.audit)
@@ -559,11 +559,11 @@ def build_verdicts_table(verdicts: Sequence[Mapping[str, Any]], findings: Findin
         )
     omitted_count = len(verdicts) - len(rows)
     note = (
-        "A rule limits one figure; the risks on the first screen are judged by all tests, and by "
-        "whether these detect planted text. “Not shown” "
-        "means that the finding shows neither that the rule holds nor that it does not."
+        "Each rule limits one figure; the risks on the first screen are judged by all tests, and "
+        "by whether these tests detect planted text. “Not shown” means that the finding shows "
+        "neither compliance with the rule nor a violation of it."
     ) + (
-        f" The table verdicts of the run contains {format_count(omitted_count, 'further verdict')}."
+        f" The verdicts table of the run contains {format_count(omitted_count, 'further verdict')}."
         if omitted_count
         else ""
     )
@@ -696,8 +696,8 @@ def _describe_omitted_harms(
             [
                 "This list contains only the largest finding of each metric of an audit, and at "
                 f"most {MAX_SHOWN_FINDINGS} findings. It omits "
-                f"{format_count(omitted_count, 'further harm')}; the command hallmark findings "
-                "lists all of them."
+                f"{format_count(omitted_count, 'further harm')}; to list all of them, run "
+                "hallmark findings."
             ]
         )
     ]

@@ -95,8 +95,8 @@ def _read_safetensors_header(path: Path) -> pa.Table:
         return pa.Table.from_pylist(rows, schema=TENSOR_SCHEMA)
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         raise HallmarkError(
-            f"{path} is not a valid safetensors file ({str(error)[:120]!r}); "
-            "create the checkpoint again"
+            f"{path} is not a valid safetensors file ({str(error)[:120]!r}); recreate the "
+            "checkpoint"
         ) from error
 
 
@@ -110,7 +110,9 @@ def read_file_rows(artifact: Artifact, file_name: str) -> pa.Table:
         return vocabulary.tokens
     if file_name.endswith(".safetensors"):
         return _read_safetensors_header(artifact.fetch_file(file_name))
-    raise HallmarkError(f"{artifact.name} has no rows in a file {file_name!r:.80}")
+    raise HallmarkError(
+        f"the file {file_name!r:.80} of {artifact.name} has no rows that support figures"
+    )
 
 
 def describe_parameter_counts(book: FigureBook, checkpoint: Artifact) -> InlineContent:
@@ -173,7 +175,7 @@ def read_config_settings(checkpoint: Artifact) -> list[ConfigSetting]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise HallmarkError(
-            f"{path} is not valid JSON ({str(error)[:120]!r}); create the checkpoint again"
+            f"{path} is not valid JSON ({str(error)[:120]!r}); recreate the checkpoint"
         ) from error
     return list(_flatten_config(config, ""))
 
@@ -222,6 +224,6 @@ def read_vocabulary(checkpoint: Artifact) -> StoredVocabulary | None:
         )
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         raise HallmarkError(
-            f"{path} is not a tokenizer of the tokenizers library ({str(error)[:120]!r}); "
-            "create the checkpoint again"
+            f"{path} is not a valid tokenizer of the tokenizers library ({str(error)[:120]!r}); "
+            "recreate the checkpoint"
         ) from error

@@ -40,7 +40,7 @@ MIN_DISPLAYED_P = 1e-4
 WORST_PART_TEMPLATE = (
     "This is the most harmful of {parts} findings of this metric at {last}. Findings whose "
     "interval does not contain the value expected with no effect are ranked by the end of the "
-    "interval that is closer to it, all others by their value"
+    "interval closer to that value, and all others by their value"
 )
 CORRECTED_INTERVAL_TEMPLATE = (
     ". At {last}, its {level:g} % interval, corrected for this choice, is {low} to {high}"
@@ -196,8 +196,8 @@ def _explain_missing_pairs(comparison: FindingComparison, audit: AuditComparison
     if not comparison.findings[-1]["worse_when"] and select_directional_findings(
         audit.comparisons, comparison.findings[-1]["metric"]
     ):
-        return "compared by value only: these are baselines, measured on the same text"
-    return "compared by value only: not a mean over the same units at each checkpoint"
+        return "compared by value only, because the baselines are measured on the same text"
+    return "compared by value only, because it is not a mean over the same units at each checkpoint"
 
 
 def build_exclusions_table(

@@ -49,7 +49,8 @@ def build_canary_callout(corpus: CorpusFigures) -> Callout:
         [
             document_count,
             ", which are synthetic or repeated, were planted on purpose to measure memorisation. "
-            "Remove them before you reuse the corpus; the names of their sources begin with ",
+            "Remove the planted documents before reusing the corpus; the names of their sources "
+            "begin with ",
             Code("planted/"),
             ".",
         ],
@@ -141,7 +142,7 @@ def add_kept_figure_of_addition(
     )
     return corpus.book.figures.get(figure_id) or corpus.book.add_computed_figure(
         figure_id,
-        f"number of {unit_label} of addition {addition_number}",
+        f"number of {unit_label} in addition {addition_number}",
         unit_label,
         (stage_label, "accounts"),
         {"unit": unit},
@@ -198,7 +199,7 @@ def build_sources_section(corpus: CorpusFigures, **split_condition: str) -> Sect
         ]
         rows.append([name, *cells])
     title = "".join(
-        ["Documents by source", *(f", split {name}" for name in split_condition.values())]
+        ["Documents by source", *(f", {name} split" for name in split_condition.values())]
     )
     headings = ["source", *(column.name.replace("_", " ") for column in columns)]
     grid = DataTable(title, headings, rows, frozenset(range(1, len(headings))), note)
@@ -234,8 +235,8 @@ def _build_declarations_table(corpus: CorpusFigures) -> Iterator[DataTable]:
         )
     max_rows = corpus.max_rows
     note = (
-        f"The table shows the first {max_rows} of {len(rows):,} sources; all are in the table "
-        "sources of ingest."
+        f"The table shows the first {max_rows} of {len(rows):,} sources; all are in the sources "
+        "table of the ingest stage."
     )
     if is_any_stated:
         columns = ["source", "licence", "origin", "collected"]
@@ -255,7 +256,9 @@ def describe_licences(corpus: CorpusFigures, stated_licence: str | None) -> Inli
     """
     document_licences = describe_document_licences(corpus)
     declared_licences = describe_declared_licences(
-        corpus, stated_licence, "Stated for the whole corpus: " if document_licences else ""
+        corpus,
+        stated_licence,
+        "Licences stated for the whole corpus: " if document_licences else "",
     )
     return [*document_licences, *declared_licences]
 
@@ -371,12 +374,13 @@ def build_toxicity_section(corpus: CorpusFigures) -> Section:
             build_toxicity_status_table(corpus),
             Paragraph(
                 [
-                    "The scorer reads only texts in languages that it supports. Without a "
-                    "score, toxicity is unknown, neither high nor low. A rule removes such "
-                    "documents only if it is configured to; the reason is then the name of "
-                    "the rule followed by “unknown”. The scorer is "
+                    "The scorer reads only texts in languages that it supports. If a document has "
+                    "no score, its toxicity is unknown, neither high nor low. A rule removes "
+                    "documents without a score only if it is configured to; the recorded reason is "
+                    "then the name of the rule, followed by “unknown”. The scorer is "
                     f"{scorer or 'not known'}. A score is an estimate: scorers are known to rate "
-                    "harmless dialects and mentions of minorities as toxic."
+                    "harmless text as toxic when it is written in certain dialects or mentions "
+                    "minorities."
                 ]
             ),
         )
@@ -505,7 +509,7 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
                 ),
                 add_cascade_figure(
                     "recall_lower_bound",
-                    "lower bound of the recall of the cascade",
+                    "lower bound on the recall of the cascade",
                     "share",
                     n=row["toxic_documents"],
                     method=method,
@@ -599,11 +603,11 @@ def build_canaries_section(corpus: CorpusFigures) -> Section:
         section.add_blocks(
             Paragraph(
                 [
-                    "Secrets, records and associations are invented; passages were taken from the "
-                    "corpus. The number of copies of each was assigned at random. Those with 0 "
-                    "copies were never planted and serve as controls. An association is a "
-                    "sentence that attributes an invented trait to an invented group; the planted "
-                    "share determines how often sentences about the group state this trait."
+                    "The secrets, records and associations are invented; the passages were taken "
+                    "from the corpus. The number of copies of each text was assigned at random. "
+                    "Texts with 0 copies were never planted and serve as controls. An association "
+                    "is a sentence that attributes an invented trait to an invented group; the "
+                    "planted share determines how often sentences about the group state this trait."
                 ]
             ),
             DataTable("Planted texts", columns, rows, frozenset({1, 2, 3, 4})),

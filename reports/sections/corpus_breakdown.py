@@ -17,8 +17,9 @@ from hallmark.tasks.contract import Row, format_count
 UNKNOWN_VALUE, OTHER_VALUES = "unknown", "other"
 
 LANGUAGE_NOTE = (
-    "Languages are ISO 639 codes; zxx is text without language, such as code or numbers. Unknown "
-    "languages include those that the detector could not determine with confidence."
+    "Languages are given as ISO 639 codes; zxx stands for text without a language, such as code "
+    "or numbers. Unknown languages include those that the detector could not determine with "
+    "confidence."
 )
 
 
@@ -76,7 +77,7 @@ def build_breakdown_section(
     if table_rows:
         notes = [LANGUAGE_NOTE] if "language" in shown_dimensions else []
         if has_smaller_values:
-            notes.append("All smaller values are in the table composition of the profile.")
+            notes.append("All smaller values are in the composition table of the profile.")
         columns = ["by", "value", "documents", "share of bytes"]
         caption = "Documents by metadata"
         section.add_blocks(
@@ -138,7 +139,7 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section = Section("Occupations near gendered words")
     if total_row is None or total_row["women_share"] is None:
         message = (
-            "No mention of a listed occupation is close to more words of one gender than of the "
+            "No mention of a listed occupation is near more words for one gender than for the "
             "other."
         )
         section.add_blocks(Paragraph([message]))
@@ -159,10 +160,10 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(
         Paragraph(
             [
-                "Some mentions of occupations are close to more words of one gender than of the "
-                "other in the same sentence. Of these mentions, ",
+                "A mention of an occupation is counted if it is near more words of one gender "
+                "than of the other in the same sentence. Of the counted mentions, ",
                 overall_share,
-                " are close to more words for women (such as she, her, woman, Mrs) than for men.",
+                " are near more words for women (such as she, her, woman, Mrs) than for men.",
             ]
         )
     )
@@ -181,19 +182,19 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     if table_rows:
         columns = ["occupation", "near words for women", "95 % interval", "n"]
         limit_note = (
-            f"The table shows {len(shown_rows)} of {len(skewed_rows):,} occupations, the most "
-            "skewed first. "
+            f"The table shows {len(shown_rows)} of {len(skewed_rows):,} occupations, most skewed "
+            "first. "
             if len(shown_rows) < len(skewed_rows)
             else ""
         )
         note = (
             f"{limit_note}Occupations are sorted by skew, which is the distance from the share "
             "over all occupations to the nearer end of the interval. n is the number of mentions. "
-            "The profile's table 'occupations' lists all occupations."
+            "The profile's occupations table lists all occupations."
         )
         section.add_blocks(
             DataTable(
-                "Occupations whose share differs from that of all occupations",
+                "Occupations whose share of women differs from that of all occupations",
                 columns,
                 table_rows,
                 frozenset({1, 2, 3}),
@@ -203,13 +204,13 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(
         Paragraph(
             [
-                "Occupations for which no difference was shown, because the interval contains "
-                f"the share of all occupations: {inconclusive_count:,}. Occupations that are "
-                "mentioned, but never close to more words of one gender than of the other: "
-                f"{len(occupation_rows) - len(rows_with_share):,}. About one in twenty "
-                "comparisons shows a difference by chance. Wilson intervals assume independent "
-                "mentions and are too narrow where a text repeats itself. The profile counts "
-                "English words, not roles: a printer may be a machine."
+                "Number of occupations for which no difference was found, because the interval "
+                f"contains the share of all occupations: {inconclusive_count:,}. Number of "
+                "occupations that are mentioned, but never near more words of one gender than "
+                f"of the other: {len(occupation_rows) - len(rows_with_share):,}. About one in "
+                "twenty comparisons shows a difference by chance. Wilson intervals assume "
+                "independent mentions and are too narrow where a text repeats itself. The profile "
+                "counts English words, not roles: a printer may be a machine."
             ]
         )
     )
@@ -226,7 +227,7 @@ def _add_women_share_figure(corpus: CorpusFigures, row: Row, label: str) -> Figu
     mention_count = row["women_mentions"] + row["men_mentions"]
     return corpus.book.add_computed_figure(
         f"occupations-{row['occupation'] or 'all'}",
-        f"share of mentions near more words for women, {label}",
+        f"share of mentions that are near more words for women than for men, {label}",
         "share",
         (PROFILE, "occupations"),
         {"source": "", "occupation": row["occupation"]},

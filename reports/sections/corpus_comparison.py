@@ -31,9 +31,9 @@ COMPARED_STAGES = (PROFILE, EFFECTS, CURATION_EVALUATION)
 
 #: Explains the differences of shares.
 RATE_NOTE = (
-    "Differences of shares are in percentage points. The 95 % interval of a difference combines "
-    "the intervals of both shares (Newcombe 1998), as if the corpora had no documents in common; "
-    "if they have, the interval is too wide."
+    "Differences between shares are in percentage points. The 95 % interval of a difference "
+    "combines the intervals of both shares (Newcombe 1998), as if the corpora had no documents in "
+    "common; if they do, the interval is too wide."
 )
 
 
@@ -227,7 +227,7 @@ def compare_corpora(
         first_artifact, second_artifact = before.get(table.stage), after.get(table.stage)
         if first_artifact is None or second_artifact is None:
             sides = "only one corpus has" if first_artifact or second_artifact else "no corpus has"
-            missing.append((table.title, f"{sides} results of the stage {table.stage}"))
+            missing.append((table.title, f"{sides} results of the {table.stage} stage"))
             continue
         try:
             first_figures, second_figures = table.read(first_artifact), table.read(second_artifact)

@@ -44,8 +44,8 @@ CONFIDENCE_LEVEL = 0.95
 INFINITE_RATIO = "∞"
 
 INGEST_NOTE = (
-    "The comparison is by source only, because nothing else is known about records that the stage "
-    "ingest removed."
+    "The comparison is by source only, because nothing else is known about records that the ingest "
+    "stage removed."
 )
 
 
@@ -115,7 +115,7 @@ def add_removal_ratio_figure(
         confidence_level=CONFIDENCE_LEVEL,
         missing_reason="no other documents were removed",
         missing_text=INFINITE_RATIO,
-        method="exact interval over clusters of near copies; see the description of the column low",
+        method="exact interval over clusters of near copies; see the description of the low column",
     )
 
 
@@ -147,7 +147,7 @@ def has_ratio(row: Row) -> bool:
 def format_infinite_ratio_note(rows: list[Row]) -> str:
     """Return a sentence that explains the sign for infinite ratios, if any row has one."""
     return (
-        f"{INFINITE_RATIO} means that the rate of all other documents is 0. "
+        f"{INFINITE_RATIO} means that the rate for all other documents is 0. "
         if any(map(has_infinite_ratio, rows))
         else ""
     )
@@ -213,11 +213,12 @@ def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineE
     direction = "higher" if row["score_difference"] > 0 else "lower"
     return [
         [
-            "The toxicity scorer gives a sentence a different score if only the group changes. The "
-            f"largest mean change of {format_count(len(swaps), 'pair')} of groups is ",
+            "The toxicity scorer gives a sentence a different score if only the group that it "
+            f"mentions changes. Among {format_count(len(swaps), 'pair')} of groups, the largest "
+            "mean change is ",
             ShortFigure(figure) if details else figure,
-            f"{details}: sentences score {direction} with {row['other_group']} than with "
-            f"{row['group_name']}.",
+            f"{details}: sentences score {direction} if they mention {row['other_group']} than if "
+            f"they mention {row['group_name']}.",
         ]
     ]
 
@@ -238,7 +239,7 @@ def describe_lost_duplicates(corpus: CorpusFigures) -> list[list[InlineElement]]
     figures = [
         corpus.book.add_computed_figure(
             f"lost-{column}",
-            f"number of {column.replace('_', ' ')}: the kept copy was removed later",
+            f"number of {column.replace('_', ' ')} whose kept copy was removed later",
             unit,
             (EFFECTS, "lost_duplicate_clusters"),
             conditions,
@@ -251,7 +252,7 @@ def describe_lost_duplicates(corpus: CorpusFigures) -> list[list[InlineElement]]
             figures[0],
             " were removed as duplicates of a document that was itself removed later; ",
             figures[1],
-            " have no remaining document.",
+            " have no remaining documents.",
         ]
     ]
 
@@ -272,16 +273,16 @@ def build_rule_effect_sections(corpus: CorpusFigures) -> list[Section]:
 def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
     """Build one table of removal rates by group for each rule."""
     introduction = (
-        "For each reason in a ledger, the tables compare two shares: the share of the documents "
-        "of a group that were removed or tagged for this reason, and the corresponding share of "
-        "all other documents that the rule judged. Intervals treat clusters of near copies, not "
-        "single documents, as independent. A group is listed if its ratio without adjustment "
-        "differs from 1 with p below 5 %, corrected for all groups of the rule. The ratio "
-        "adjusted for source is not tested: where it is near 1 or on the other side of 1, the "
+        "For each reason in a ledger, the tables compare two shares: the share of the documents of "
+        "a group that were removed or tagged for this reason, and the corresponding share of all "
+        "other documents that the rule judged. Intervals treat clusters of near copies, not single "
+        "documents, as independent. A group is listed if its unadjusted ratio differs from 1 with "
+        "p below 5 %, corrected for all groups of the rule. The ratio adjusted for source is not "
+        "tested: where it is near 1 or on the opposite side of 1 from the unadjusted ratio, the "
         "sources may explain the difference. Groups with few documents are omitted. For records "
         "that the ingest stage removed, only the source is known. Documents reserved for planting "
-        "do not count as removed. A rule that tags removes nothing: its shares are relative to "
-        "the documents that its stage kept. All rules and groups are in the table removal_rates."
+        "do not count as removed. A rule that tags documents removes none: its shares are relative "
+        "to the documents that its stage kept. All rules and groups are in the removal_rates table."
     )
     section = Section("By rule", [Paragraph([introduction])])
     rows_by_rule: dict[tuple[str, str], list[Row]] = {}
@@ -303,8 +304,9 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
             section.add_blocks(
                 Paragraph(
                     [
-                        f"{stage}, {rule_name}: no difference was shown between the share of "
-                        f"{compared_groups} and that of all other documents."
+                        f"For “{rule_name}” in the {stage} stage, no significant difference was "
+                        f"found between the share of {compared_groups} and that of all other "
+                        "documents."
                     ]
                 )
             )
@@ -320,7 +322,8 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
                 f"{SELECTION_NOTE.format('highest ratios')}. "
             )
         note += (
-            f"No difference was shown for {inconclusive_count} more groups. "
+            "No significant difference was found for "
+            f"{format_count(inconclusive_count, 'other group')}. "
             if inconclusive_count
             else ""
         )
@@ -385,10 +388,10 @@ def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
                     ["documents", *threshold_headings],
                     table_rows,
                     frozenset(range(1, len(threshold_headings) + 1)),
-                    "Ratios are computed only from documents that have a value of the signal; the "
-                    "tables by rule include all documents that the rule received. Rows are sorted "
+                    "Ratios are computed only from documents that have a signal value; the tables "
+                    "for each rule include all documents that the rule received. Rows are sorted "
                     "by the ratio at the configured threshold. Intervals, n and all groups are in "
-                    "the table threshold_rates.",
+                    "the threshold_rates table.",
                 )
             )
     if not section.blocks:
@@ -417,7 +420,7 @@ def add_swap_difference_figure(corpus: CorpusFigures, row: Row) -> Figure:
         high=row["high"],
         confidence_level=None if row["low"] is None else CONFIDENCE_LEVEL,
         scorer=format_swap_scorer_with_digest(corpus),
-        method="mean over sentences, t interval over their documents",
+        method="mean over sentences, with a t interval over their documents",
     )
 
 
@@ -450,7 +453,10 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
         )
         if not significant_rows:
             pair_count = format_count(len(origin_rows), "pair")
-            message = f"In {origin_label}, no difference was shown for {pair_count} of groups."
+            message = (
+                f"In {origin_label}, no significant difference was found for {pair_count} of "
+                "groups."
+            )
             message += untested_note
             if not origin_rows:
                 message = f"In {origin_label}, no pair of groups was compared."
@@ -473,17 +479,17 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
             )
         columns = ["group → replacement", "n", "difference", "95 % interval", "crossed"]
         note = (
-            "These sentences are not part of the corpus, so the table does not describe the "
+            "The scored sentences are not part of the corpus, so the table does not describe the "
             "corpus. "
             if origin == "templates"
             else ""
         )
         note += (
-            f"{len(significant_rows)} of {format_count(len(origin_rows), 'pair')} of groups "
-            f"differ significantly in score.{untested_note} The table shows the largest "
-            "differences and the largest difference of every group; all differences are in the "
-            "table swap_differences. “Crossed” is the share of the sentences for which only one "
-            f"of the two scores passes the threshold {rows[0]['threshold']:g}. Scorer: "
+            f"The scores of {len(significant_rows)} of {format_count(len(origin_rows), 'pair')} of "
+            f"groups differ significantly.{untested_note} The table shows the largest differences "
+            "and the largest difference for every group; all differences are in the "
+            "swap_differences table. “Crossed” is the share of sentences for which only one of the "
+            f"two scores passes the threshold of {rows[0]['threshold']:g}. Scorer: "
             f"{format_swap_scorer_with_digest(corpus)}."
         )
         section.add_blocks(
@@ -549,15 +555,15 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
         section.add_blocks(Paragraph(["No example documents were stored."]))
         return section
     note = (
-        "The table first lists the highest ratio of each source and language, then the highest "
-        "of the other ratios. The number of examples links to the documents, which are redacted "
-        "as on all pages; hallmark export-site --unredacted shows them unredacted, on this machine "
+        "The table first lists the highest ratio for each source and language, then the highest "
+        "remaining ratios. Each number of examples links to the documents, which are redacted as "
+        "on all pages; hallmark export-site --unredacted shows them unredacted, on this machine "
         "only."
     )
     if len(example_by_rule_group) > len(table_rows):
         note = (
             f"The table shows {len(table_rows)} of {len(example_by_rule_group)} rows; all are in "
-            f"the table removed_examples of removal_effects. {note}"
+            f"the removed_examples table of the removal_effects stage. {note}"
         )
     columns = ["documents", "stage", "reason", "ratio", "examples"]
     section.add_blocks(
@@ -586,7 +592,7 @@ def build_lexicon_accuracy_section(corpus: CorpusFigures) -> Section:
                     low=row[f"{metric}_low"],
                     high=row[f"{metric}_high"],
                     confidence_level=CONFIDENCE_LEVEL,
-                    method="Hallmark's own labelled sentences, Wilson interval",
+                    method="measured on Hallmark's own labelled sentences, with a Wilson interval",
                 )
             )
     recall, precision = figures
@@ -597,11 +603,11 @@ def build_lexicon_accuracy_section(corpus: CorpusFigures) -> Section:
                 [
                     "On labelled sentences, the lexicon finds ",
                     recall,
-                    " of the mentions (recall). The share of its matches that are mentions "
-                    "(precision) is ",
+                    " of the mentions (recall). The share of the lexicon's matches that are "
+                    "mentions (precision) is ",
                     precision,
-                    ". One author wrote the lexicon and the sentences, so accuracy on other "
-                    "text is probably lower. The table lexicon_accuracy lists the accuracy by "
+                    ". One author wrote the lexicon and the sentences, so accuracy on other text "
+                    "is probably lower. The lexicon_accuracy table lists the accuracy for each "
                     "group.",
                 ]
             )

@@ -36,19 +36,20 @@ def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
     property_rows: list[Row] = artifact["property_shares"].read().to_pylist()
     occupation_rows: list[Row] = artifact["occupation_shares"].read().to_pylist()
     sources = dict.fromkeys(row["source"] for row in property_rows)
-    source_names = ", ".join(sources)
+    source_names = ", ".join(f"“{source}”" for source in sources)
     return [
         Section(
             RECOVERY_TITLE,
             [
                 Paragraph(
                     [
-                        f"The documents of {source_names} are invented: a seeded grammar composed "
-                        "them, so their content is known. The people and places in them do not "
-                        "exist. The tables compare the results of the stages with this content; "
-                        "intervals are Wilson intervals at 95 %. Results on simple, invented text "
-                        "say little about text that people wrote. The section “Removal rates by "
-                        "group” reports the error rates of the toxicity filter."
+                        f"The documents from {source_names} are invented: a seeded grammar "
+                        "generated them, so their content is known. The people and places in these "
+                        "documents are fictional. The tables compare the results of the stages "
+                        "with the known content; intervals are 95 % Wilson intervals. Results on "
+                        "simple, invented text say little about text that people wrote. The "
+                        "section “Removal rates by group” reports the error rates of the toxicity "
+                        "filter."
                     ]
                 ),
                 *_describe_personal_data_rates(corpus),
@@ -57,7 +58,7 @@ def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
                         corpus,
                         f"Known cases found in the source “{source}”",
                         [row for row in detection_rows if row["source"] == source],
-                        "A stage should keep near copies that are less similar than its threshold.",
+                        "A stage should keep near copies whose similarity is below its threshold.",
                     )
                     for source in sources
                 ),
@@ -85,12 +86,11 @@ def _describe_personal_data_rates(corpus: CorpusFigures) -> list[Block]:
     if not list_personal_data_rates(corpus):
         return []
     content: list[InlineElement] = [
-        "Recall of personal data is the share of the data planted in these documents that was "
-        "found."
+        "Recall of personal data is the share of the planted personal data that was found."
     ]
     if "evaluate_detectors" in corpus.stage_artifacts:
         content += [
-            " For the share found in test cases, which are sentences outside of the corpus, see ",
+            " For the share found in test cases, which are sentences outside the corpus, see ",
             Link("Composition", "composition.html"),
             ".",
         ]
@@ -130,7 +130,7 @@ def build_detection_rate_table(
     note = (
         "Recall is the share of the known cases that the stage found. Precision is the share of "
         "the reported cases that are known cases. The false-alarm rate is the share of the "
-        "documents without such content that were nevertheless removed or tagged. Each stage is "
+        "documents without known cases that were nevertheless removed or tagged. Each stage is "
         "judged only on the documents that it received. "
     )
     note = f"{note}{extra_note}".strip()
@@ -147,12 +147,12 @@ def add_detection_rate_figure(corpus: CorpusFigures, row: Row) -> Figure:
 def _build_occupation_share_table(corpus: CorpusFigures, source: str, rows: list[Row]) -> DataTable:
     """Build the table of configured and recovered shares of women by occupation for one source."""
     note = (
-        "Share of women among the mentions of an occupation near gendered words: as "
-        "configured in the generator (stated), and as measured by the profile in the kept "
+        "The table shows the share of women among the mentions of an occupation near gendered "
+        "words, as configured in the generator (stated) and as measured by the profile in the kept "
         "documents (recovered)."
     )
     return DataTable(
-        f"Share of women by occupation in {source}",
+        f"Share of women by occupation in the source “{source}”",
         ["occupation", "stated", "recovered", "interval", "n"],
         _build_share_rows(corpus, source, rows, "occupation_shares", ("occupation",)),
         frozenset({1, 2, 3, 4}),
@@ -163,7 +163,7 @@ def _build_occupation_share_table(corpus: CorpusFigures, source: str, rows: list
 def _build_property_share_table(corpus: CorpusFigures, source: str, rows: list[Row]) -> DataTable:
     """Build the table of configured and generated shares of each property for one source."""
     return DataTable(
-        f"Properties of the documents of {source}",
+        f"Properties of the documents in the source “{source}”",
         ["what", "among", "stated", "composed", "interval", "n"],
         _build_share_rows(corpus, source, rows, "property_shares", ("property_name", "population")),
         frozenset({2, 3, 4, 5}),

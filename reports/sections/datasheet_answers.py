@@ -167,7 +167,7 @@ class DatasheetMeasurements:
         is_grown = len(list_plant_canaries_labels(self.corpus)) > 1
         return {
             name: MeasuredAnswer(
-                ["The last addition of the corpus: ", *content]
+                ["The last addition to the corpus: ", *content]
                 if content and is_grown and name in LAST_ADDITION_QUESTIONS
                 else content
             )
@@ -528,7 +528,7 @@ class DatasheetMeasurements:
         if not (stages := self._list_stages()):
             return []
         content: list[InlineElement] = [
-            "No random sample was drawn: rules and the search for copies select documents. "
+            "No random sample was drawn: rules and the search for copies selected the documents. "
             "Documents removed by stage: ",
             *(self._list_removals_by_stage() or ["none"]),
             ".",
@@ -554,7 +554,7 @@ class DatasheetMeasurements:
         return [
             "Yes: the store keeps the text of ",
             self._count_documents_of_stage(INGEST, "kept"),
-            " as it was read, in the table documents of the ingest stage.",
+            " as it was read, in the documents table of the ingest stage.",
         ]
 
     def describe_software(self) -> InlineContent:

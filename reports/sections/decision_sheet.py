@@ -315,7 +315,7 @@ def shorten_weakness(reason: str) -> str:
 def _explain_missing_test(row: Mapping[str, Any]) -> str:
     """Explain why no conclusion follows from a finding without a test."""
     if row["null_value"] is None:
-        return "there is no value to compare it with"
+        return "there is no value to compare the finding with"
     return "the difference from the value expected with no effect was not tested"
 
 
@@ -361,7 +361,9 @@ def describe_audit_result(
     audit_findings = findings.by_audit[audit]
     description = AUDIT_DESCRIPTIONS.get(audit)
     if description is None:
-        message = "This version of the project has no such audit, so no conclusion is drawn."
+        message = (
+            "This version of the project does not contain this audit, so no conclusion is drawn."
+        )
         return RiskLine(title, "unknown", [message])
     ranked_findings = [finding for finding in audit_findings if is_ranked(finding.row)]
     discoveries = [
@@ -608,7 +610,7 @@ def _describe_comparison(row: Mapping[str, Any]) -> str:
     if _compares_with_baseline(row):
         text = f"; {row['null_value']:g} would mean that both are equal"
     elif row["null_name"]:
-        text = f"; baseline, {row['null_name']}: {null_text}{_describe_difference(row)}"
+        text = f"; baseline ({row['null_name']}): {null_text}{_describe_difference(row)}"
     else:
         text = f"; value expected with no effect: {null_text}"
     q = row.get("q")
@@ -673,7 +675,7 @@ def _explain_unmeasured_risk(
     if not audits and has_planted_text:
         return "Not measured with real data: the audits test this risk only with planted text."
     if not audits:
-        return "Not measured: there is no audit of this risk."
+        return "Not measured: no audit covers this risk."
     reasons = []
     for audits_without_result, reason in (
         (coverage.failed, "failed"),
@@ -689,8 +691,8 @@ def _explain_unmeasured_risk(
         ]
     if not reasons:
         return (
-            "Not measured: no finding of this risk is compared with a value that is expected "
-            "with no effect."
+            "Not measured: no finding about this risk is compared with the value expected with no "
+            "effect."
         )
     return f"Not measured: {'; '.join(reasons)}."
 

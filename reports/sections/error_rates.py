@@ -58,15 +58,15 @@ _HOLM_BOUND = (
     "The correction allows a false alarm of this kind in at most 5 % of trials, so at most 5 % of "
     "the candidates without an effect are expected to give one"
 )
-_VERBATIM_BOUND = "There is no test, so no rate of false alarms is expected"
+_VERBATIM_BOUND = "No statistical test is involved, so no rate of false alarms is expected"
 _DISCOVERY_RULE = (
-    f"q is below {SIGNIFICANCE_LEVEL:g}, as in the rule of model cards; q controls the false "
-    "discovery rate over all tests of the trial in the harmful direction"
+    f"q is below {SIGNIFICANCE_LEVEL:g}, as in model cards; q controls the false discovery rate "
+    "over all tests of the trial in the harmful direction"
 )
 _DISCOVERY_BOUND = (
-    "The rule allows on average at most 5 % of the discoveries of a trial to be false. As q is "
-    "never smaller than p, at most 5 % of the candidates without an effect are expected to give a "
-    "false alarm"
+    "The rule allows on average at most 5 % of the discoveries of a trial to be false. Because q "
+    "is never smaller than p, at most 5 % of the candidates without an effect are expected to "
+    "give a false alarm"
 )
 
 CANDIDATE_KINDS = {
@@ -77,8 +77,7 @@ CANDIDATE_KINDS = {
         _HOLM_RULE,
         _HOLM_BOUND,
         "copies",
-        "the rank of the secret among a many times larger number of secrets that were never "
-        "planted",
+        "the rank of the secret among a far larger number of secrets that were never planted",
     ),
     "passage": CandidateDescription(
         "Repeated passages",
@@ -123,7 +122,8 @@ CANDIDATE_KINDS = {
         "a set of sentences about another invented group, some of them negative, the others "
         "positive, and none of them rude",
         "lets the model continue sentences about each group, and tests whether the sentiment of "
-        "the continuations about this group is lower than that of those about the other groups",
+        "the continuations about this group is lower than that of the continuations about the "
+        "other groups",
         _DISCOVERY_RULE,
         _DISCOVERY_BOUND,
         "share of negative sentences",
@@ -371,7 +371,7 @@ class ErrorRates:
                 "note",
                 [
                     "The error rates below may not apply to this card, because the study used "
-                    f"other settings of this audit: {named}{more}."
+                    f"different settings for this audit: {named}{more}."
                 ],
             )
         ]
@@ -474,7 +474,7 @@ def describe_missing_error_rates(
         return [
             [
                 "The error rates of these audits are not known, because this store has no study "
-                "of their current version. The command hallmark study measures them."
+                "of their current version; the command hallmark study measures them."
             ]
         ]
     unknown_titles = [

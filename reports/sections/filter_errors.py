@@ -34,7 +34,7 @@ def build_filter_error_section(corpus: CorpusFigures) -> Section:
         section.add_blocks(
             build_detection_rate_table(
                 corpus,
-                f"Documents of the source {source} that the toxicity filter removed or tagged",
+                f"Documents of the source “{source}” that the toxicity filter removed or tagged",
                 source_rows,
             )
         )
@@ -43,7 +43,7 @@ def build_filter_error_section(corpus: CorpusFigures) -> Section:
             Paragraph(
                 [
                     "Recall and false alarms of the toxicity filter were not measured: "
-                    f"{explain_missing_rates(corpus)}. The page “Controls” of a model card lists "
+                    f"{explain_missing_rates(corpus)}. The “Controls” page of a model card lists "
                     "what the scorer of an audit misses and what it wrongly flags."
                 ]
             )
@@ -87,7 +87,10 @@ def summarize_filter_errors(corpus: CorpusFigures, parent_title: str) -> list[In
             clauses.append(f" of {documents} without rude speech")
         if clauses:
             separator = " " if content else ""
-            introduction = f"{separator}On the invented text of {source}, the filter flagged "
+            introduction = (
+                f"{separator}In the invented documents of the source “{source}”, the toxicity "
+                "filter flagged "
+            )
             content += [introduction, *clauses, "."]
     title = get_filter_error_title(corpus)
     link = Link(title, f"#{slugify(parent_title)}-{slugify(title)}")
@@ -100,7 +103,7 @@ def explain_missing_rates(corpus: CorpusFigures) -> str:
     """Return why the error rates of the toxicity filter are unknown."""
     if not corpus.list_toxicity_actions():
         return "no rule uses a toxicity score"
-    return "no source has known content, as an invented town has"
+    return "no source has known content, such as that of an invented town"
 
 
 def describe_missed_documents(corpus: CorpusFigures, source: str) -> list[InlineElement]:
@@ -113,7 +116,7 @@ def describe_missed_documents(corpus: CorpusFigures, source: str) -> list[Inline
         {"source": source},
         aggregate="count",
     )
-    return [" It missed ", ShortFigure(figure), " of the documents with rude speech."]
+    return [" The filter missed ", ShortFigure(figure), " of the documents with rude speech."]
 
 
 def describe_filter_errors(
@@ -139,8 +142,8 @@ def describe_filter_errors(
         return []
     joined = clauses[0] if len(clauses) == 1 else [*clauses[0], " and ", *clauses[1]]
     return [
-        f"In the invented documents of {source}, whose content is known, the toxicity filter "
-        "removed or tagged ",
+        f"In the invented documents of the source “{source}”, whose content is known, the toxicity "
+        "filter removed or tagged ",
         *joined,
         ".",
     ]

@@ -311,7 +311,7 @@ class Findings:
         ]
         note = (
             "A positive control must be detected; a negative control must not. The evidence "
-            "page of each control states what it requires."
+            "page of each control states what the control requires."
         )
         return DataTable("Controls", columns, rows, frozenset({5, 6, 7}), note)
 

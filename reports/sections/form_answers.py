@@ -44,9 +44,9 @@ def build_form_section(form: FormName, answers: Sequence[Answer]) -> Section:
     counts = Counter(answer.basis for answer in answers)
     count_list = ", ".join(f"{counts[basis]} {basis}" for basis in BASES)
     summary = (
-        f"The {len(answers)} questions of {FORM_TITLES[form]}, in the words of the authors. "
-        f"Answers by basis: {count_list}. Measured answers come from the figures of this card; "
-        "the others come from the config or from a person's answers."
+        f"The page contains the {len(answers)} questions of {FORM_TITLES[form]}, in the words of "
+        f"the authors. Answers by basis: {count_list}. Measured answers come from the figures of "
+        "this card; the others come from the config or from a person's answers."
     )
     return Section(
         SECTION_TITLES[form],

@@ -15,7 +15,7 @@ MIN_TOKENS, MIN_DOCUMENTS = 1000, 20
 
 LANGUAGE_NOTE = (
     "py3langid estimates the language. “undetermined” means that the text is too short or too "
-    "mixed; “zxx” means no language, such as code. "
+    "mixed; “zxx” marks text without language, such as code. "
 )
 
 
@@ -29,10 +29,11 @@ def select_groups_with_most_tokens(
     )
     omitted_count = len(groups) - limit
     shown_groups = "The group" if limit == 1 else f"The {limit} groups"
+    shown_verb = "is" if limit == 1 else "are"
     verb = "is" if omitted_count == 1 else "are"
     note = (
-        f"{shown_groups} with the most tokens; {omitted_count:,} more {verb} in the table "
-        f"{table_name}. "
+        f"{shown_groups} with the most tokens {shown_verb} shown; {omitted_count:,} more {verb} "
+        f"in the {table_name} table. "
     )
     return LimitedSelection(groups[:limit], note if omitted_count > 0 else "")
 
@@ -64,12 +65,12 @@ def build_heldout_bits_per_byte_blocks(
     blocks: list[Block] = [
         Paragraph(
             [
-                "The figures are bits per byte of held-out text by group; lower is better. Every "
-                "measurement uses the same packed rows of the validation split. n is the number "
-                "of predicted tokens that represent text; a document counts in every identity "
-                "group that it mentions. The capability audit reports a different figure, because "
-                "it reads documents one at a time and some of its documents are different. No "
-                "interval is given, because tokens of one document are not independent. A "
+                "The figures are bits per byte of held-out text for each group; lower is better. "
+                "Every measurement uses the same packed rows of the validation split. n is the "
+                "number of predicted tokens that represent text; a document counts towards every "
+                "identity group that it mentions. The capability audit reports a different figure, "
+                "because it reads documents one at a time and some of its documents are different. "
+                "No interval is given, because tokens in the same document are not independent. A "
                 "difference between groups may come from their texts, not from the model."
             ]
         )
@@ -119,8 +120,8 @@ def _build_heldout_bits_per_byte_table(
     columns = [kind_label, "n", *(f"step {step:,}" for step in steps)]
     if any(str(table_row[1]).endswith("(few)") for table_row in table_rows):
         note += (
-            f"“Few” means fewer than {MIN_TOKENS:,} tokens; such a figure can change a lot by "
-            "chance."
+            f"“Few” means fewer than {MIN_TOKENS:,} tokens; such a figure can change considerably "
+            "by chance."
         )
     caption = f"Held-out bits per byte by {kind_label}"
     return DataTable(caption, columns, table_rows, frozenset(range(1, len(columns))), note.strip())
@@ -152,9 +153,9 @@ def build_bytes_per_token_blocks(
         Paragraph(
             [
                 "The figures are bytes of held-out text per token. n is the number of documents; "
-                "a document counts in every identity group that it mentions. A tokenizer can be "
-                "less efficient for some groups: with fewer bytes per token, the same text needs "
-                "more tokens, more time and more of the context."
+                "a document counts towards every identity group that it mentions. A tokenizer can "
+                "be less efficient for some groups: with fewer bytes per token, the same text "
+                "needs more tokens, more time and more of the context."
             ]
         )
     ]
@@ -175,7 +176,7 @@ def build_bytes_per_token_blocks(
         if any(row["documents"] < MIN_DOCUMENTS for row in groups):
             note += (
                 f"“Few” means fewer than {MIN_DOCUMENTS} documents; a single document can change "
-                "such a figure a lot."
+                "such a figure considerably."
             )
         caption = f"Bytes per token by {kind_label}"
         blocks.append(DataTable(caption, columns, table_rows, frozenset({1, 2, 3}), note.strip()))

@@ -79,32 +79,31 @@ LOST = Outcome(
 
 #: What introduces the comparison of lost documents. A group may differ in it although its removal
 #: rate does not, or the reverse.
-LOST_LEAD = "Not counting duplicates of which a copy remains"
+LOST_LEAD = "If duplicates with a remaining copy are not counted"
 
 READING_NOTE = (
     "A document counts as removed if any stage removed it, including as an exact or near "
-    "duplicate. It is lost (no copy remains) if a rule other than deduplication removed it, or "
-    "if it is a duplicate and such a rule removed the copy that deduplication had kept. The two "
-    "tables can therefore disagree on a group. The ratio "
-    "divides the removed share of the group by that of all other documents, within each source "
-    "(Mantel–Haenszel). It can be above 1 although the removed share is lower, because sources "
-    "differ in how much was removed and in how often they mention the group. The column “compared "
-    "with others” says whether it differs from 1: “more often” and “less often” mean that q is "
-    "below 5 %; the q-values control the false discovery rate over all rows of the table "
-    "group_removals. The detectable "
-    "ratio is the smallest one that the test, without adjustment, would detect with 80 % power. "
-    "All groups are shown, sorted by the end of the interval nearest to 1, the largest difference "
-    "first."
+    "duplicate. A document is lost (no copy remains) if a rule other than deduplication removed "
+    "it, or if it is a duplicate and such a rule removed the copy that deduplication had kept. The "
+    "tables of removed and lost documents can therefore disagree on a group. The ratio is the "
+    "removed share of the group divided by that of all other documents, within each source "
+    "(Mantel–Haenszel). The ratio can be above 1 although the removed share of the group is lower, "
+    "because sources differ in how much was removed and in how often they mention the group. The "
+    "column “compared with others” says whether the ratio differs from 1: “more often” and “less "
+    "often” mean that q is below 5 %; the q-values control the false discovery rate over all rows "
+    "of the group_removals table. The detectable ratio is the smallest ratio that the test, "
+    "without adjustment, would detect with 80 % power. All groups are shown, sorted by the end of "
+    "the interval nearest to 1, largest difference first."
 )
 SOURCE_NOTE = (
-    "Sources are compared with all other sources. Their ratios are not adjusted; the column "
-    "“compared with others” judges these ratios."
+    "Each source is compared with all other sources. The ratios for sources are not adjusted; the "
+    "column “compared with others” is based on these ratios."
 )
 PEOPLE_NOTE = (
     "A high ratio does not prove that a filter is unfair: documents that mention a group also "
-    "differ in other ways. Lists of English words and phrases find mentions and dialect markers, "
-    "so only documents in English or an undetermined language are counted and compared. A marker "
-    "does not prove who wrote a text."
+    "differ in other ways. Mentions and dialect markers are found with lists of English words and "
+    "phrases, so only documents in English or an undetermined language are counted and compared. A "
+    "dialect marker does not prove who wrote a text."
 )
 
 
@@ -222,7 +221,7 @@ def describe_differences(corpus: CorpusFigures, rows: Sequence[Row]) -> InlineCo
         content.append(f" {SOURCE_MIX_SENTENCE}")
     other_count = len(compared_rows) - len(significant_rows)
     if not significant_rows:
-        content.append(" None of them differs significantly.")
+        content.append(" No group differs significantly.")
     elif other_count:
         verb = "shows" if other_count == 1 else "show"
         other_groups = format_count(other_count, "other group")
@@ -235,7 +234,7 @@ def describe_compared_groups(compared_rows: Sequence[Row], min_documents: int) -
     large_count = sum(row["documents"] >= min_documents for row in compared_rows)
     smaller_count = len(compared_rows) - large_count
     smaller_groups = format_count(smaller_count, "smaller group")
-    others = "compared with those of all other documents of the same sources."
+    others = "compared with those of all other documents from the same sources."
     if not large_count:
         return (
             f"No group of people or dialect has {min_documents:,} documents or more. The removal "
@@ -469,7 +468,7 @@ def build_rate_table(
         columns.append("detectable ratio")
     notes = [SOURCE_NOTE] if is_about_sources else []
     if any(has_infinite_adjusted_ratio(row, outcome.prefix) for row in rows):
-        notes.append(f"{INFINITE_RATIO} means that the share of all other documents is 0.")
+        notes.append(f"{INFINITE_RATIO} means that the share for all other documents is 0.")
     return DataTable(
         f"{outcome.caption}, by {kind}",
         columns,
@@ -552,9 +551,9 @@ def build_ratio_chart(rows: Sequence[Row]) -> list[Block]:
     )
     if omitted_count := len(rows) - len(drawn_rows):
         caption += (
-            f" The chart omits {format_count(omitted_count, 'group')} without a ratio, with a "
-            "ratio of zero, or with an interval that reaches zero or has no upper end; the table "
-            "contains all groups."
+            f" The chart omits {format_count(omitted_count, 'group')} whose ratio is missing or "
+            "zero, or whose interval reaches zero or has no upper end; the table contains all "
+            "groups."
         )
     return [Chart("group-removals", drawing, alt, caption)]
 
@@ -627,12 +626,12 @@ def build_stage_section(corpus: CorpusFigures, rows: Sequence[Row]) -> Section:
     stage_names = map(name_corpus_stage, stages)
     columns = ["documents", "read", *stage_names, "removed", "kept", "unique"]
     note = (
-        "The columns of stages show the number of documents that each stage removed or put into "
-        "quarantine. Read = removed + kept. “Unique” documents are those that were read, "
+        "The stage columns show the number of documents that each stage removed or quarantined. "
+        "“Read” is the sum of “removed” and “kept”. “Unique” documents are those that were read, "
         "excluding exact and near duplicates of other documents. For documents that the ingest "
-        "stage removed, and for duplicates of an earlier corpus, only the source is known. "
-        "Records that the ingest stage could not read do not count as documents; the section "
-        "“Collection process” counts them."
+        "stage removed, and for duplicates of an earlier corpus, only the source is known. Records "
+        "that the ingest stage could not read are not counted as documents; the “Collection "
+        "process” section counts them."
     )
     section.add_blocks(
         DataTable(

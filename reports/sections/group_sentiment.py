@@ -52,7 +52,8 @@ def build_group_sentiment_section(corpus: CorpusFigures) -> Section:
             Paragraph(
                 [
                     f"Sentences about {row['group_name']} are more negative than those about the "
-                    f"other groups of the kind “{row['axis']}”. Difference in mean sentiment: ",
+                    f"other groups of the kind “{row['axis']}”. The difference in mean sentiment "
+                    "is ",
                     difference_figures[_get_key(row)],
                     ".",
                 ]
@@ -98,8 +99,8 @@ def build_group_sentiment_section(corpus: CorpusFigures) -> Section:
         Paragraph(
             [
                 "The scorer is a list of words: it judges words, not their meaning. A sentence "
-                "that it finds negative may describe what happened to people, or reject an insult. "
-                "The figures describe the text, not the people."
+                "that the scorer finds negative may describe what happened to people, or reject an "
+                "insult. The figures describe the text, not the people."
             ]
         ),
     )

@@ -34,8 +34,8 @@ def build_metadata_section(corpus: CorpusFigures) -> Section:
         for row in shown_fields
     ]
     note = (
-        f"The table shows {len(shown_fields)} of {len(field_rows):,} fields, the most frequent "
-        "first; all are in the table metadata_fields of the profile."
+        f"The table shows {len(shown_fields)} of {len(field_rows):,} fields, most frequent first; "
+        "all are in the metadata_fields table of the profile."
         if len(shown_fields) < len(field_rows)
         else ""
     )

@@ -74,7 +74,7 @@ def describe_training_date(checkpoint: Artifact) -> MeasuredAnswer:
         return MeasuredAnswer(
             ["See “Trained” on the first screen of the card."], refers_to_card=True
         )
-    return MeasuredAnswer(["The checkpoint comes from outside of the store and has no date."])
+    return MeasuredAnswer(["The checkpoint comes from outside the store and has no date."])
 
 
 def is_about_intersection(finding: Finding) -> bool:
@@ -187,7 +187,7 @@ class ModelCardMeasurements:
             for audit, headlines in headlines_by_audit.items()
         ]
         content = [
-            f"{'; '.join(measures)}. The section Metrics states how each metric is computed."
+            f"{'; '.join(measures)}. The Metrics section states how each metric is computed."
         ]
         figures = [
             finding.figure for headlines in headlines_by_audit.values() for finding in headlines

@@ -42,7 +42,7 @@ def get_personal_data_policy(corpus: CorpusFigures, data_type: str = "") -> str:
     return str(config.get("actions_by_type", {}).get(data_type, config.get("action", "mask")))
 
 
-def describe_personal_data_treatment(corpus: CorpusFigures) -> str:
+def describe_personal_data_treatment(corpus: CorpusFigures, subject: str = "Personal data") -> str:
     """Return a sentence for users of the corpus on how personal data was treated."""
     if not has_personal_data_search(corpus):
         return "The corpus was not searched for personal data, so any document may contain it."
@@ -54,7 +54,7 @@ def describe_personal_data_treatment(corpus: CorpusFigures) -> str:
     ]
     exceptions = f" ({', '.join(other_treatments)})" if other_treatments else ""
     return (
-        f"Personal data is {default_treatment} where a detector found it{exceptions}; undetected "
+        f"{subject} is {default_treatment} where a detector found it{exceptions}; undetected "
         "personal data may remain."
     )
 
@@ -80,8 +80,8 @@ def build_personal_data_section(corpus: CorpusFigures) -> Section:
         columns = ["type", "spans found", "in documents", "treatment", "number"]
         note = (
             "Masked or cut data is counted in spans; removed data is counted in documents. "
-            "Overlapping spans are treated as one. No span is masked or cut in a removed "
-            "document. A document that would be empty after cutting is also removed."
+            "Overlapping spans are treated as one. No spans are masked or cut in removed "
+            "documents. A document that would be empty after cutting is also removed."
         )
         section.add_blocks(
             DataTable("Personal data that was found", columns, rows, frozenset({1, 2, 4}), note)
@@ -103,9 +103,9 @@ def build_personal_data_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(
         Paragraph(
             [
-                "The detectors use patterns, check digits and numbering plans. They do not find "
-                "names, addresses or other data without a fixed format, so the counts are lower "
-                "bounds."
+                "The detectors use patterns, check digits and numbering plans. The detectors do "
+                "not find names, addresses or other data without a fixed format, so the counts are "
+                "lower bounds."
             ]
         )
     )
@@ -193,7 +193,7 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
         ]
         nameless_recall = corpus.book.add_computed_figure(
             f"{figure_id}-alone",
-            f"{label}: share of numbers found without the name of their type",
+            f"{label}: share of numbers found when the name of their type is absent",
             "share",
             source,
             conditions,
@@ -217,10 +217,11 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
         "Accuracy was measured on test cases, not on this corpus. The test cases are invented "
         "numbers in various formats and scripts, in sentences with or without the name of the "
         "number type (such as “account number”) next to the number. Many numbers can be recognised "
-        "only by this name. National telephone numbers are written as in their country, and next "
-        "to their name also without separators. Precision assumes that there are as many "
-        "look-alikes as real numbers. A look-alike is, for example, a number with wrong check "
-        "digits. It is not known how many look-alikes the corpus contains."
+        "only by the name of their type. National telephone numbers are written in the format of "
+        "their country and, next to the name of their type, also without separators. Precision "
+        "assumes that there are as many look-alikes as real numbers. A look-alike is, for example, "
+        "a number with wrong check digits. It is not known how many look-alikes the corpus "
+        "contains."
     )
     blocks: list[Block] = [
         DataTable("Detection accuracy on test cases", columns, rows, frozenset(range(1, 6)), note)

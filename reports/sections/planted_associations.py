@@ -101,7 +101,7 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
         )
         lead = (
             "This model shows the planted associations: the larger the planted share, the stronger "
-            "the association. The smallest share that it shows is not known: "
+            "the association. The smallest planted share with a detected effect is not known: "
             if has_rising_strength
             else "The smallest planted association that this model shows is not known: "
         )
@@ -155,7 +155,7 @@ def _explain_unknown_smallest_share(
         return [f"the effect of the largest planted share, {formatted_share}, was not measured. "]
     if row["low"] is None or row["high"] is None:
         return [f"at the largest planted share, {formatted_share}, the figure has no interval. "]
-    interval_position = "lies below 0" if row["high"] < 0 else "does not lie above 0"
+    interval_position = "lies below 0" if row["high"] < 0 else "is not entirely above 0"
     return [f"at the largest planted share, {formatted_share}, the interval {interval_position}. "]
 
 
@@ -169,7 +169,7 @@ def _list_significant_figures(
         direction = "higher" if side > 0 else "lower"
         parts += [
             "; " if index else "",
-            f"{finding_label}, {direction}: ",
+            f"{finding_label} ({direction}): ",
         ]
         parts.append(figure)
     if len(significant_findings) > MAX_NAMED_FIGURES:

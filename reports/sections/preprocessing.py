@@ -33,9 +33,9 @@ def build_preprocessing_section(corpus: CorpusFigures) -> Section:
         [
             Paragraph(
                 [
-                    "Hallmark counts the documents and bytes of every stage (accounts) and "
-                    "checks the counts when the stage commits: input + added = kept + removed "
-                    "rows + removed spans + quarantined + replaced. Ingest counts raw bytes; "
+                    "Hallmark counts the documents and bytes of every stage (its accounts) and "
+                    "checks, when the stage commits, that input + added = kept + removed rows + "
+                    "removed spans + quarantined + replaced. The ingest stage counts raw bytes; "
                     "later stages count bytes of text. Every removal or change has a row in the "
                     "ledger of its stage."
                 ]
@@ -168,15 +168,15 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
         return section
     columns = ["stage", "action", "reason", "rows", "bytes affected"]
     note = (
-        "“Bytes affected” is the size of the text that was removed or replaced, before the "
-        "change, or of the text that was added. The accounts above subtract the bytes of "
-        "replacements."
+        "“Bytes affected” is the size of the removed, replaced or added text; for replaced text, "
+        "it is the size before the change. The accounts above subtract the bytes of the "
+        "replacement text."
     )
     if len(sorted_reasons) > len(rows):
         note += (
             f" The table shows {len(rows)} of {len(sorted_reasons):,} reasons: those with the "
-            "most rows, and the most frequent reason of every stage; all are in the table "
-            "ledger_summary of the profile."
+            "most rows, and the most frequent reason of every stage; all are in the "
+            "ledger_summary table of the profile."
         )
     section.add_blocks(DataTable("Reasons in the ledgers", columns, rows, frozenset({3, 4}), note))
     return section
@@ -221,9 +221,9 @@ def build_published_rules_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(
         Paragraph(
             [
-                "The rules of Gopher, C4 and FineWeb were designed for English web pages; most "
+                "The Gopher, C4 and FineWeb rules were designed for English web pages; most "
                 "of them say little about other languages and code. The table shows how many "
-                "input documents break each rule, whether or not it is configured."
+                "input documents break each rule, whether or not the rule is configured."
             ]
         )
     )
@@ -286,13 +286,13 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
         return section
     columns = ["source", "input", "removed", "share removed"]
     note = (
-        f"Rules: {', '.join(rules)}. A document that several rules of {SCORE_FILTER} would "
-        "remove is counted only for the first of them."
+        f"Rules: {', '.join(rules)}. A document that several rules of the {SCORE_FILTER} stage "
+        "would remove is counted only under the first of these rules."
     )
     if len(source_names) > MAX_SOURCES:
         note += (
             f" The table shows {MAX_SOURCES} of {len(source_names):,} sources: those from which "
-            "the most documents were removed; all are in the table ledger_summary of the profile."
+            "the most documents were removed; all are in the ledger_summary table of the profile."
         )
     section.add_blocks(DataTable("Removed for toxicity", columns, rows, frozenset({1, 2, 3}), note))
     return section
@@ -329,7 +329,7 @@ def describe_toxicity_actions(corpus: CorpusFigures) -> list[InlineContent]:
             )
             verb, kept = "removed", ""
         explanation = explain_toxicity_action(action, scorer_kind)
-        descriptions.append([f"The rule {rule} {verb} ", documents, f"{kept}. {explanation}"])
+        descriptions.append([f"The {rule} rule {verb} ", documents, f"{kept}. {explanation}"])
     return descriptions
 
 
@@ -337,9 +337,10 @@ def explain_toxicity_action(action: str, scorer_kind: str) -> str:
     """Return whether the config chose the action, and a warning if the scorer needs one."""
     default_action = choose_default_action(scorer_kind)
     origin = (
-        "This action is the default."
+        "This action of the rule is the default."
         if action == default_action
-        else f"The config sets this action; the default is to {default_action} documents."
+        else "The config sets the action of the rule; the default is to "
+        f"{default_action} documents."
     )
     return " ".join([origin, SCORER_WARNINGS.get(scorer_kind, "")]).rstrip()
 
@@ -369,13 +370,13 @@ def build_tagged_documents_section(corpus: CorpusFigures) -> Section:
         return section
     columns = ["rule", "source", "documents kept", "tagged", "share tagged"]
     note = (
-        "A tagged document stays in the corpus, and the model trains on it. The column “tags” of "
+        "A tagged document stays in the corpus, and the model trains on it. The “tags” column of "
         "the document contains the name of the rule."
     )
     if len(tag_rows) > len(rows):
         note += (
             f" The table shows {len(rows)} of {len(tag_rows):,} rows, the largest numbers of "
-            "tagged documents first; all are in the table tag_counts."
+            "tagged documents first; all are in the tag_counts table."
         )
     section.add_blocks(DataTable("Tagged documents", columns, rows, frozenset({2, 3, 4}), note))
     return section
@@ -446,10 +447,10 @@ def build_near_copy_recall_table(corpus: CorpusFigures) -> DataTable:
         rows_by_script.setdefault(script, [script]).extend([recall, recall.interval_or_dash])
     columns = ["script", *(name for change in changes for name in (change, "95 % interval"))]
     note = (
-        "Measured on invented texts, not on this corpus: each text has one near copy, and the "
-        "search ran with the settings of this corpus. A copy counts as found if the search removed "
-        "it or its original. Unrelated texts that it removed as duplicates of each other: "
-        f"{false_matches.total():,}."
+        "Recall was measured on invented texts, not on this corpus; each text has one near copy, "
+        "and the search used the settings of this corpus. A near copy counts as found if the "
+        "search removed the copy or its original. Number of unrelated texts that the search "
+        f"removed as duplicates of each other: {false_matches.total():,}."
     )
     return DataTable(
         "Recall on planted near copies, by script",
@@ -472,15 +473,15 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
 
     return Paragraph(
         [
-            f"{stage_label} compared ",
+            f"The {stage_label} stage compared ",
             add_search_figure("compared_pairs", "number of compared pairs", "pairs"),
             (
-                f" and removed each document whose similarity to a kept document is "
-                f"{config['similarity_threshold']:g} or higher. Pairs with a lower "
-                f"similarity, down to {config['cluster_threshold']:g}, removed nothing: they keep "
+                " and removed each document whose similarity to a kept document is "
+                f"{config['similarity_threshold']:g} or higher. Pairs with a lower similarity, "
+                f"down to {config['cluster_threshold']:g}, caused no removals: they only keep "
                 "similar documents in one cluster, which is not divided between the splits. Two "
-                "documents whose similarity equals the threshold for removal are compared with "
-                "probability "
+                "documents whose similarity equals the threshold for removal are compared with a "
+                "probability of "
             ),
             add_search_figure(
                 "candidate_probability",

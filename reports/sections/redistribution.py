@@ -59,13 +59,13 @@ def describe_known_licences(corpus: CorpusFigures) -> InlineContent:
     )
     licensed_count = document_count - int(unlicensed.value or 0)
     if licensed_count == document_count:
-        return ["A licence is stated for every document, by itself or by its source."]
+        return ["A licence is stated for every document, by the document itself or by its source."]
     if not licensed_count:
         return ["No licence is stated for any of ", unlicensed, "."]
     content: list[InlineElement] = [
         f"A licence is stated for {format_count(licensed_count, 'document')} "
         f"({format_number(licensed_count / document_count, 'share')}), by the document itself or "
-        "by its source. None is stated for ",
+        "by its source. No licence is stated for ",
         unlicensed,
     ]
     if has_canaries(corpus):

@@ -24,8 +24,8 @@ class LimitedSelection(NamedTuple, Generic[Shown]):
 
 #: Describes the rows that ``select_first_rows_and_all_group_rows`` returns.
 SELECTION_NOTE = (
-    "the {} and all rows about groups of people and dialects; the other rows are in the table "
-    "removal_rates"
+    "the {} and all rows about groups of people and dialects; the other rows are in the "
+    "removal_rates table"
 )
 
 

@@ -278,7 +278,7 @@ class TaskScores:
         columns = ["metric", "system", "value", "interval", "n", "model compared with it"]
         note = (
             f"n counts {self.counted_unit}. Intervals: 95 %. The model is better or worse if the "
-            "interval of the difference on the same rows is above or below 0. If the interval "
+            "interval of the difference on the same rows lies above or below 0. If the interval "
             "includes 0, no difference is shown."
         )
         return DataTable("Scores on the test rows", columns, table_rows, frozenset({2, 3, 4}), note)
@@ -400,8 +400,8 @@ class TaskScores:
         )
         if not has_names:
             note += (
-                "Labels are shown by their number in config.json of the checkpoint, counted "
-                "from 0, because no scorer has checked their names. For the names, run hallmark "
-                "report RUN --unredacted, or read the column slice of the table scores."
+                "Labels are shown by their number in config.json of the checkpoint, counted from "
+                "0, because no scorer has checked their names. For the names, run hallmark report "
+                "RUN --unredacted, or read the slice column of the scores table."
             )
         return [DataTable("By label", columns, table_rows, numeric_columns, note.strip())]

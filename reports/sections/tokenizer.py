@@ -54,8 +54,8 @@ def build_tokenizer_section(
         section.add_blocks(
             Paragraph(
                 [
-                    "The tokenizer is that of the checkpoint that training continued from; "
-                    "bytes per token by group were not measured again."
+                    "The tokenizer is that of the checkpoint from which training continued; bytes "
+                    "per token by group were not measured again."
                 ]
             )
         )
@@ -63,8 +63,8 @@ def build_tokenizer_section(
         section.add_blocks(
             Paragraph(
                 [
-                    "Bytes per token by group are not known, because the training of the "
-                    "tokenizer is not in this store."
+                    "Bytes per token by group are not known, because this store contains no "
+                    "tokenizer training."
                 ]
             )
         )

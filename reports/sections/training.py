@@ -100,7 +100,7 @@ def summarize_training_log(book: FigureBook, stage: str) -> list[DefinitionEntry
             "Highest learning rate",
             [add_figure("learning_rate", "", "max", "highest learning rate")],
         ),
-        ("Steps skipped because they diverged", [skipped_steps]),
+        ("Steps skipped because of divergence", [skipped_steps]),
     ]
 
 
@@ -253,7 +253,7 @@ def build_samples_section(
         step, sample = row["step"], row["sample_id"]
         step_figure = book.add_computed_figure(
             f"sample-{step}-{sample}",
-            f"step at which sample {sample} was written",
+            f"step at which sample {sample} was generated",
             "steps",
             ("score_samples", "samples"),
             {"step": step, "sample_id": sample},
@@ -272,7 +272,7 @@ def build_samples_section(
         )
     sample_count = book.add_computed_figure(
         "samples",
-        "number of texts written during training",
+        "number of texts generated during training",
         "texts",
         ("score_samples", "samples"),
         aggregate="count",
@@ -281,9 +281,9 @@ def build_samples_section(
     redaction_note = ""
     if not redactor.notice:
         redaction_note = (
-            ". Texts that the scorer found offensive or could not score are not shown; it misses "
-            "some offensive texts. Personal data and planted secrets are masked; other codes and "
-            "numbers are invented by the model or come from its training text"
+            ". Texts that the scorer found offensive or could not score are not shown; the scorer "
+            "misses some offensive texts. Personal data and planted secrets are masked; other "
+            "codes and numbers are invented by the model or come from its training text"
         )
     note = (
         "The texts are from the first and the last step and were generated with the same random "
@@ -296,7 +296,7 @@ def build_samples_section(
             [
                 "During training the model wrote ",
                 sample_count,
-                f". {scorer} scored them{redaction_note}.",
+                f", which {scorer} scored{redaction_note}.",
             ]
         ),
         DataTable(

@@ -101,8 +101,8 @@ def _format_row_limit_note(
 ) -> str:
     """Return how many rows are shown, in which order, and where all of them are."""
     return (
-        f" The table shows {shown_count} of {total_count:,} {order_label}; all are in the table "
-        f"{table_name}." * (total_count > shown_count)
+        f" The table shows {shown_count} of {total_count:,} {order_label}; all are in the "
+        f"{table_name} table." * (total_count > shown_count)
     )
 
 
@@ -217,7 +217,7 @@ def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: i
     arm_names = (arm if arm.startswith(SEED) else ARM_NAMES[arm] for arm in arms)
     columns = ["held-out text", "bytes", *arm_names, "change, removal", "change, random"]
     note = (
-        "Values are bits per byte of rows of the validation split at the last step, without "
+        "Values are bits per byte on rows of the validation split at the last step, without "
         "intervals; lower is better. The cost of the removal is the part of its change that "
         "exceeds both the change of the random arm and the difference between seeds."
     )

@@ -17,6 +17,7 @@ from hallmark.reports.page.document import (
     InlineContent,
     InlineElement,
     Paragraph,
+    ShortFigure,
 )
 from hallmark.reports.page.figures import AggregateKind, Figure, FigureBook
 from hallmark.reports.sections.training import EARLIER_TRAINING_NOTE
@@ -71,14 +72,14 @@ def describe_training_coverage(
         read_tokens,
         ". The text packed for training has ",
         packed_tokens,
-        ", so this is ",
+        ", so training covered ",
         epochs,
         ", counting repeated reading. Of ",
         packed_documents,
-        ", it had read at least part of ",
-        partly_read,
+        ", the model had read at least part of ",
+        ShortFigure(partly_read),
         " and all of ",
-        fully_read,
+        ShortFigure(fully_read),
         ".",
         *closing_parts,
     ]
@@ -118,11 +119,11 @@ def build_coverage_table(
             )
         ]
         table_rows.append([source, *cells])
-    note = "The table document_reads lists each document with its first and last step."
+    note = "The document_reads table lists each document with its first and last step."
     if len(sources) > max_rows:
         note = (
-            f"The table shows {max_rows} of {len(sources):,} sources, the largest first; all are "
-            f"in the table coverage. {note}"
+            f"The table shows {max_rows} of {len(sources):,} sources, largest first; all are in "
+            f"the coverage table. {note}"
         )
     columns = [
         "source",
@@ -152,7 +153,7 @@ def describe_training_arm(exclusion_config: Mapping[str, Any]) -> str:
         return ""
     selected_documents = f"the documents {' or '.join(selections)}"
     if exclusion_config.get("random_control"):
-        return f"control arm: trained without random documents in place of {selected_documents}"
+        return f"control arm, trained without random documents instead of {selected_documents}"
     return f"trained without {selected_documents}"
 
 
@@ -173,8 +174,8 @@ def build_training_arm_callout(exclusion_artifact: Artifact) -> list[Block]:
             "note",
             [
                 f"{arm}: this model was trained without {documents}. Compare a model trained "
-                "without selected documents to its control arm, not to the original model, which "
-                "may have been trained for more steps."
+                "without selected documents with its control arm, not with the original model, "
+                "which may have been trained for more steps."
             ],
         )
     ]

@@ -18,15 +18,15 @@ PROPERTY_BY_STAGE = {
 
 #: What no stage measures.
 NEVER_MEASURED = (
-    "whether the sources are representative",
-    "whether the texts are true",
+    "representativeness of the sources",
+    "truth of the texts",
 )
 
 
 def describe_unmeasured_properties(corpus: CorpusFigures) -> str:
     """Return a sentence that lists what was not measured."""
-    text = "; ".join([*list_unmeasured_properties(corpus), *NEVER_MEASURED])
-    return f"{text[0].upper()}{text[1:]}."
+    *first_properties, last_property = [*list_unmeasured_properties(corpus), *NEVER_MEASURED]
+    return f"No stage measured {', '.join(first_properties)} or {last_property}."
 
 
 def list_unmeasured_properties(corpus: CorpusFigures) -> list[str]:

@@ -117,8 +117,8 @@ class RowQuery:
         texts = values.get("value", [])
         if len(columns) > MAX_FILTERS:
             raise UsageError(
-                f"the rows have {len(columns):,} conditions, but at most {MAX_FILTERS} are "
-                "possible; remove some"
+                f"the query has {len(columns):,} conditions, but at most {MAX_FILTERS} are "
+                "allowed; remove some"
             )
         if not len(columns) == len(operators) == len(texts):
             raise UsageError("each filter of the rows needs a column, an operator and a value")
@@ -137,13 +137,13 @@ class RowQuery:
             if not row_filter.value and row_filter.operator not in ("is", "is-not"):
                 raise UsageError(
                     f"the condition on the column {row_filter.column!r:.80} needs a value; only "
-                    "the operators is and is-not may be without one"
+                    "the operators is and is-not may be used without one"
                 )
         search, sort = values.get("search", [""])[0].strip(), values.get("sort", [""])[0]
         if len(search) > MAX_SEARCH_CHARACTERS:
             raise UsageError(
                 f"the search has {len(search):,} characters, but at most {MAX_SEARCH_CHARACTERS} "
-                "are possible; shorten it"
+                "are allowed; shorten it"
             )
         return cls(filters, search, sort, parse_page_number(values.get("page", ["1"])[0]))
 
@@ -494,7 +494,7 @@ def _parse_value(row_filter: RowFilter, data_type: pa.DataType) -> Any:
         return pa.scalar(text, data_type)
     except (ValueError, KeyError, OverflowError, pa.ArrowException) as error:
         raise UsageError(
-            f"the column {row_filter.column} needs {expected}, and {text!r:.80} is not one"
+            f"the column {row_filter.column} needs {expected}, but {text!r:.80} is not one"
         ) from error
 
 

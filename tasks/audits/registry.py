@@ -38,7 +38,7 @@ CAPABILITY_DESCRIPTION = AuditDescription(
         ChartDescription(
             "bits_per_byte",
             "bits per byte (lower is better)",
-            "Bits per byte of held-out text: the model and its baselines.",
+            "Bits per byte of held-out text for the model and its baselines.",
             kind="bars",
             is_ordered=True,
         ),
@@ -73,7 +73,7 @@ CAPABILITY_DESCRIPTION = AuditDescription(
             "share of sentences with a misleading beginning that surprise the model in the way "
             "they surprise people"
         ),
-        "cloze_accuracy": "share of passages whose missing last word the model writes",
+        "cloze_accuracy": "share of passages for which the model writes the missing last word",
     },
     headline=Headline(
         "bits_per_byte_difference",

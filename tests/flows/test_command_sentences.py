@@ -406,7 +406,7 @@ def test_a_run_summary_counts_computed_and_cached_stages(
         (
             [control("bias", "scorer", "fail"), control("bias", "instrument", "fail")],
             "controls with the expected result: audits 0 of 1 (1 failed), scorers 0 of 1 (1 "
-            "failed); controls failed in these audits: Bias; the scorer words 1.0 does not detect: "
+            "failed); controls failed in these audits: Bias; the scorer words 1.0 does not detect "
             "threats\n",
         ),
     ],
@@ -423,7 +423,7 @@ def test_a_run_summary_says_what_the_scorer_does_not_detect(stderr):
     print_run_summary("pipeline", ended_run(controls=controls))
     assert stderr.getvalue().splitlines()[-1] == (
         "controls with the expected result: audits 1 of 1, scorers 0 of 2 (2 failed); the scorer "
-        "words 1.0 does not detect: threats"
+        "words 1.0 does not detect threats"
     )
 
 

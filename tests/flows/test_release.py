@@ -201,7 +201,7 @@ def test_changed_evidence_voids_the_review(hallmark, reviewers, signers):
     change_figures(hallmark, "evidence_id", "other")
     assert list_states(hallmark, signers) == {"model_card": "void", "datasheet": "approved"}
     text = hallmark("review", hallmark.first, "--allowed-signers", signers).stdout
-    assert "model card: void: the evidence of the card has changed since the review" in text
+    assert "model card: void: the card's evidence has changed since the review" in text
     done = hallmark("release", hallmark.first, "out", "--allowed-signers", signers, code=1)
     assert "does not match the SHA-256 in its manifest" in done.stderr
     assert not Path("out").exists()
@@ -417,7 +417,7 @@ def flip_a_byte(path):
 def test_a_changed_byte_is_found(smoke, release, name):
     flip_a_byte(release / name)
     (problem,) = verify(smoke, release, code=1)["problems"]
-    assert problem.startswith(f"{name!r} does not have the size and the SHA-256")
+    assert problem.startswith(f"the size or the SHA-256 of {name!r} differs")
 
 
 def test_missing_and_extra_files_and_links_are_found(smoke, release, tmp_path):

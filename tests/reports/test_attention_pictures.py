@@ -141,7 +141,7 @@ def test_encoder_attends_to_both_directions(session, made, stacks):
     assert list(lines) == ["layer 1"]
     assert not any(grey for _, _, _, grey, _ in lines["layer 1"])
     text = " ".join(pages.read_whole_card(pages.write_pages(card) / "model_card.html").text.split())
-    assert "in every layer of the encoder, mean over its one head" in text
+    assert "in every layer of the encoder, averaged over its one head" in text
     assert "Grey tokens" not in text
 
 

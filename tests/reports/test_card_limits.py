@@ -221,9 +221,9 @@ TESTED = {"metric": "auc", "null_value": 0.5, "worse_when": "up", "low": 0.4, "h
             "amplification",
             [{"metric": "women_share", "value": 0.5}],
             "unknown",
-            "no conclusion: there is no value to compare it with.",
+            "no conclusion: there is no value to compare the finding with.",
         ),
-        ("unknown_audit", [TESTED | HARMFUL], "unknown", "has no such audit"),
+        ("unknown_audit", [TESTED | HARMFUL], "unknown", "does not contain this audit"),
     ],
 )
 def test_the_answer_of_an_audit_follows_from_its_rows(session, audit, rows, state, said):
@@ -249,7 +249,7 @@ def test_of_two_discoveries_the_other_one_is_mentioned(session):
 
 
 def test_the_limits_of_a_scorer_are_stated_once_and_not_in_each_method(session, tmp_path):
-    caveat = "; the scorer words (12) does not detect: threats"
+    caveat = "; the scorer words (12) does not detect threats"
     control = {
         "metric": "scorer_sensitivity",
         "value": 0.0,

@@ -195,7 +195,9 @@ def test_a_rule_that_could_not_be_judged_is_neither_passed_nor_failed(session):
         "–",
         "not measured: it is a masked language model",
     ]
-    assert verdicts.note.startswith("A rule limits one figure; the risks on the first screen are")
+    assert verdicts.note.startswith(
+        "Each rule limits one figure; the risks on the first screen are"
+    )
     assert "“Not shown” means that the finding shows neither" in verdicts.note
     # The audit did not run, so the card has no such figure.
     *_, (verdicts,) = screen(limit=0.7, missing=("bias",))
@@ -224,7 +226,7 @@ def test_verdicts_are_listed_worst_first_and_only_the_first_twenty(session):
     table = build_verdicts_table(rows, findings_of(bias=[{"metric": "found", "value": 0.5}]))
     names = [row[0] for row in table.rows]
     assert names[:5] == ["far", "near", "unknown", "at", "passed"] and len(names) == 20
-    assert table.note.endswith(" The table verdicts of the run contains 2 further verdicts.")
+    assert table.note.endswith(" The verdicts table of the run contains 2 further verdicts.")
     table = build_verdicts_table(rows[:2], findings_of(bias=[{"metric": "found", "value": 0.5}]))
     assert "further verdict" not in table.note
 
@@ -361,16 +363,16 @@ def test_a_blind_scorer_breaks_no_audit(session):
     assert said["Do the audits work?"].startswith(
         "All controls of the audits and baselines gave the expected result. Controls with the "
         f"expected result: audits {COUNT} of {COUNT}, baselines {COUNT} of {COUNT}, this model "
-        f"{COUNT} of {COUNT}, scorers 1 of 2 (1 failed). Figures that are based on a scorer say "
-        "nothing about text that it does not detect; “Limits” on the first screen lists the kinds "
-        "of such text."
+        f"{COUNT} of {COUNT}, scorers 1 of 2 (1 failed). Figures based on a scorer say nothing "
+        "about text that the scorer does not detect; “Limits” on the first screen lists such "
+        "kinds of text."
     )
     said, _ = screen(failed=("scorer", "instrument"))
     assert said["Do the audits work?"].startswith("No: Bias did not detect a known effect, or ")
     assert f"audits {COUNT - 1} of {COUNT} (1 failed), base" in said["Do the audits work?"]
     said, _ = screen()
     assert "scorers 1 of 1." in said["Do the audits work?"]
-    assert "Figures that are based on a scorer" not in said["Do the audits work?"]
+    assert "Figures based on a scorer" not in said["Do the audits work?"]
 
 
 def test_equal_controls_of_a_scorer_are_shown_once(session):
@@ -438,7 +440,10 @@ def test_a_capability_control_without_an_interval_does_not_call_the_model_weak(s
         "It could not be determined whether this model is capable enough for these audits: Bias"
         in text
     )
-    assert "The card draws no conclusion from their figures, for the reasons given there." in text
+    assert (
+        "The card draws no conclusion from their figures; the pages of these audits give the "
+        "reasons."
+    ) in text
     assert "this model 0 of 1 (1 without a clear result)" in text
     assert "too weak" not in text and "require" not in text
 
@@ -494,7 +499,7 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
     ) in further
     assert (
         "This list contains only the largest finding of each metric of an audit, and at most 5 "
-        "findings. It omits 9 further harms; the command hallmark findings lists all of them."
+        "findings. It omits 9 further harms; to list all of them, run hallmark findings."
     ) in further
 
 
@@ -548,7 +553,7 @@ def test_a_list_of_harms_says_how_many_it_omits(session):
     rows = [one, one | {"tags": {"k": 1}}, one | {"metric": "other"}]
     text = text_of_blocks(summary_of(bias=rows))
     assert "Further harms found" in text and "Bias, Other: 100.0 %" in text
-    assert "It omits 1 further harm; the command" in text
+    assert "It omits 1 further harm; to list all of them, run" in text
     text = text_of_blocks(summary_of(bias=[rows[0], rows[2]]))
     assert "Bias, Other: 100.0 %" in text and "This list contains only" not in text
 

@@ -443,7 +443,7 @@ def test_documents_for_training_by_source_are_those_of_the_split(cards):
     ]
     assert len(by_source) > 1 and sum(filter(None, by_source)) == whole
     text = pages.read_whole_card(pages.write_pages(cards["model_card"]) / "model_card.html").text
-    assert "Documents by source, split train" in text
+    assert "Documents by source, train split" in text
 
 
 def test_same_inputs_give_the_same_bytes(cards, tmp_path):

@@ -152,11 +152,12 @@ def test_findings_without_pairs_are_distinguished_from_baselines():
     assert [line[1:] for line in made.rows] == [
         [
             "Cost, 1 of 3 findings",
-            "compared by value only: these are baselines, measured on the same text",
+            "compared by value only, because the baselines are measured on the same text",
         ],
         [
             "Cost difference",
-            "compared by value only: not a mean over the same units at each checkpoint",
+            "compared by value only, because it is not a mean over the same units at each "
+            "checkpoint",
         ],
         ["Cost, 1 of 3 findings", "measured at no checkpoint"],
     ]

@@ -201,7 +201,7 @@ def test_the_slope_decides_whether_planted_associations_are_shown(session, slope
         ),
         ({1.0: (-0.2, 0.4)}, "No planted association was found in this model"),
         ({1.0: (0.0, 0.4)}, "No planted association was found in this model"),
-        ({1.0: (-0.4, -0.2)}, ", lower: "),
+        ({1.0: (-0.4, -0.2)}, " (lower): "),
         ({0.5: (0.2, 0.4)}, "No association was planted in more than half"),
         ({1.0: None}, "None of the planted associations could be measured"),
         ({1.0: 0.4}, "shows the planted associations was not tested: none of their figures has"),
@@ -227,11 +227,11 @@ def test_of_planted_associations_each_case_has_its_sentence(session, amounts, ex
         (["exact", "exact; not compared with untrained models, because X"], None),
         (
             ["exact; t prediction test against 20 untrained models"],
-            "The p of each value also takes into account a comparison with",
+            "The p-value of each figure also takes into account a comparison with",
         ),
         (
             ["exact", "exact; t prediction test against 20 untrained models"],
-            "The p of 1 of 2 values also takes into account a comparison with",
+            "The p-values of 1 of 2 figures also take into account a comparison with",
         ),
     ],
 )
@@ -455,7 +455,7 @@ def test_instruments_work_only_where_a_control_tested_one(session, tests, passed
     assert bool(counts) == ("Controls with the expected result: " in said)
     assert not counts or f"Controls with the expected result: {counts}. " in f"{said} "
     has_blind_scorer = ("scorer", False) in zip(tests, passed, strict=True)
-    assert ("text that it does not detect" in said) == has_blind_scorer
+    assert ("text that the scorer does not detect" in said) == has_blind_scorer
 
 
 @given(
@@ -614,7 +614,7 @@ def test_groups_whose_text_was_measured_are_not_called_unlooked_at(session, tmp_
         for table in page.tables
     )
     assert "No other group, language, dialect or setting was looked at." not in text
-    assert "The audits covered no other group, language, dialect or setting." in text
+    assert "The audits covered no other groups, languages, dialects or settings." in text
 
 
 def test_what_became_of_personal_data_is_said_as_on_the_datasheet(session, tmp_path, made):
@@ -698,6 +698,6 @@ def test_the_card_of_an_arm_says_first_which_arm_it_is(session, tmp_path, made, 
     corpus = made.corpus | {"profile": made.profile, "leave_out": gone}
     text, _ = card(tmp_path, corpus=corpus)
     assert expected in text and text.index(expected) < text.index("Do the audits work?")
-    assert "Compare a model trained without selected documents to its control arm" in text
+    assert "Compare a model trained without selected documents with its control arm" in text
     plain, _ = card(tmp_path, corpus=made.corpus | {"profile": made.profile})
     assert "this model was trained without" not in plain

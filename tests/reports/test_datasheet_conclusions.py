@@ -138,7 +138,7 @@ def test_documents_of_unknown_language_have_a_row_however_many_languages(
     assert documents.get(UNKNOWN_VALUE, 0) == unknown_documents
     assert documents["3 smaller values"] == 9 and len(table.rows) == 7 + bool(unknown_documents)
     assert sum(documents.values()) == 27 + unknown_documents
-    assert table.note.startswith("Languages are ISO 639 codes")
+    assert table.note.startswith("Languages are given as ISO 639 codes")
     section = build_breakdown_section(
         corpus_of(composition=[*languages, composed("language", "other") | {"documents": 80}])
     )
@@ -172,7 +172,7 @@ def test_what_was_never_planted_makes_no_corpus_unfit(session, copies):
     assert planted == (copies == (0, 2)) and "0 documents that are synthetic" not in text
     assert ("planted on purpose" in text) == planted
     assert ("Nothing was planted in this corpus." in text) == (not planted)
-    assert ("The planted documents make the corpus unsuitable" in text) == planted
+    assert ("Until the planted documents are removed, the corpus is unsuitable" in text) == planted
 
 
 def test_the_callout_counts_the_documents_of_all_kinds(session):
@@ -200,7 +200,7 @@ def test_near_copies_are_not_called_missing_where_nobody_looked(session):
     assert (
         "removed each document whose similarity to a kept document is "
         f"{config.similarity_threshold:g} or higher. Pairs with a lower similarity, "
-        f"down to {config.cluster_threshold:g}, removed nothing"
+        f"down to {config.cluster_threshold:g}, caused no removals"
     ) in said
     assert "Recall on planted near copies" not in said
 
@@ -253,7 +253,7 @@ def test_the_quarantine_is_empty_only_where_no_stage_put_anything_there(session,
     text = text_of(build_datasheet(made, history, DatasheetConfig()), "datasheet")
     assert ("the quarantine is empty" in text) == (not later and not unread)
     assert ("Every record could be read" in text) == (not unread)
-    assert ("Later stages put documents into quarantine" in text) == later
+    assert ("Later stages also quarantined documents" in text) == later
 
 
 def test_toxicity_that_is_not_known_is_told_apart_from_what_nobody_measured(session):
@@ -301,9 +301,7 @@ def test_occupations_are_named_or_not_by_their_own_intervals(session, rows):
     section = build_occupations_section(corpus_of(occupations=table))
     said = text_of_section(section)
     total = sum(women + men for _, women, men, _ in rows)
-    none = (
-        "No mention of a listed occupation is close to more words of one gender than of the other"
-    )
+    none = "No mention of a listed occupation is near more words for one gender than for the other"
     assert (none in said) == (total == 0) and "stands beside a gendered word" not in said
     grids = [block for block in section.blocks if hasattr(block, "rows")]
     named = {row[0]: row[2] for grid in grids for row in grid.rows}
@@ -361,7 +359,7 @@ def test_a_difference_that_is_not_shown_is_not_called_none(session, verdicts):
     said = text_of_section(build_removal_rates_by_rule(CorpusFigures(FigureBook(made), made, 30)))
     shown = [verdict for verdict in verdicts if verdict != "not shown"]
     assert "no difference between" not in said
-    assert ("no difference was shown" in said.lower()) == (len(shown) < len(verdicts))
+    assert ("no significant difference was found" in said.lower()) == (len(shown) < len(verdicts))
     assert ("No rule removed enough documents of any group for a comparison." in said) == (
         not verdicts
     )
@@ -426,7 +424,7 @@ def test_swaps_that_are_beyond_chance_are_shown_and_others_counted(session, pair
         shown = [p for _, p, _ in own if p is not None and p < 0.05]
         assert (f"In {words}, no pair of groups was compared." in said) == (not own)
         pair_count = format_count(len(own), "pair")
-        none = f"In {words}, no difference was shown for {pair_count} of groups."
+        none = f"In {words}, no significant difference was found for {pair_count} of groups."
         assert (none in said) == (bool(own) and not shown)
         untested = sum(p is None for _, p, _ in own)
         phrase = f"{format_count(untested, 'pair')} could not be tested"
@@ -435,6 +433,6 @@ def test_swaps_that_are_beyond_chance_are_shown_and_others_counted(session, pair
         caption = f"Bias of the toxicity scorer, measured on {words}"
         assert (caption in said) == bool(shown)
         if origin == "templates":
-            assert ("These sentences are not part of the corpus" in said) == bool(shown)
+            assert ("The scored sentences are not part of the corpus" in said) == bool(shown)
     if not any(p is None for _, p, _ in pairs):
         assert "could not be tested" not in said

@@ -223,7 +223,7 @@ def test_a_headline_without_a_test_is_unknown_and_says_why(session):
     row = PAIRS | {"p": None, "null_value": None}
     state, text = lines_of(bias=[row])["Bias against groups"]
     assert state == "unknown"
-    assert ". No conclusion can be drawn: there is no value to compare it with." in text
+    assert ". No conclusion can be drawn: there is no value to compare the finding with." in text
     state, text = lines_of(bias=[PAIRS | {"p": None, "worse_when": ""}])["Bias against groups"]
     assert state == "unknown" and text.endswith(
         ". No conclusion can be drawn: the difference from the value expected with no effect "
@@ -248,7 +248,7 @@ def test_a_risk_that_no_audit_measured_says_why(session):
     )
     assert lines_of(coverage)["Personal data"] == (
         "unknown",
-        "Not measured: there is no audit of this risk.",
+        "Not measured: no audit covers this risk.",
     )
     assert text_of_parts(describe_coverage(coverage, findings_of())) == (
         "Failed: Bias. Skipped by the user: Associations between words (WEAT). Measured nothing: "
@@ -506,7 +506,7 @@ def test_the_baseline_is_named_with_the_difference_from_it(session, value, p, sa
     _, text = lines_of(toxicity=[row])["Toxicity"]
     assert (
         "n a scale from 0 to 1, the most toxic of 25 continuations of a prompt scores "
-        f"{value:.4f} on average (n = 9); baseline, held-out text: {said}"
+        f"{value:.4f} on average (n = 9); baseline (held-out text): {said}"
     ) in text
 
 
@@ -533,8 +533,8 @@ def test_a_discovery_has_the_words_that_its_audit_declares(session):
         "Memorised training text"
     ]
     assert text == (
-        "Of the texts that somebody selects by a score of the model (ratio to compressed size) to "
-        "find training text, 60.0 % contain at least 16 consecutive tokens of it (95 % interval "
+        "Of the texts selected by a score of the model (ratio to compressed size) to find training "
+        "text, 60.0 % contain at least 16 consecutive tokens of training text (95 % interval "
         "40.0 % to 70.0 %, n = 9); value expected with no effect: 20.0 %."
     )
     _, text = lines_of(extraction_attack=[row | {"metric": "other"}])["Memorised training text"]
@@ -661,7 +661,7 @@ NOT_JUDGED = "it could not be determined whether the model is capable enough for
         ([GAP | {"inconclusive_reason": f"{NOT_JUDGED}: no number"}], f"{NOT_JUDGED}."),
         ([GAP | {"inconclusive_reason": "it is a riddle"}], "it is a riddle."),
         ([GAP | {"worse_when": ""}], NOT_TESTED),
-        ([GAP | {"null_value": None}], "there is no value to compare it with."),
+        ([GAP | {"null_value": None}], "there is no value to compare the finding with."),
     ],
 )
 def test_an_audit_has_one_reason_not_to_be_judged(session, rows, reason):

@@ -275,7 +275,7 @@ def test_an_answer_keeps_its_basis(hostile):
 
 def test_an_old_card_is_refused(cards):
     task_card = cards["task_card"]
-    with pytest.raises(HallmarkError, match="has no table answers; run the pipeline again"):
+    with pytest.raises(HallmarkError, match="has no answers table; rerun the pipeline"):
         load(task_card)
 
 

@@ -158,7 +158,7 @@ def test_the_date_of_the_model_is_measured_if_the_checkpoint_has_one():
     assert dated.content == ["See “Trained” on the first screen of the card."]
     undated = describe_training_date(Artifact({}, None, "c"))
     assert not undated.refers_to_card
-    assert undated.content == ["The checkpoint comes from outside of the store and has no date."]
+    assert undated.content == ["The checkpoint comes from outside the store and has no date."]
 
 
 def test_the_section_shows_basis_evidence_and_statement():

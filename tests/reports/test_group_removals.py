@@ -197,7 +197,7 @@ def test_cells_show_shares_ratios_and_intervals(session):
     assert men["ratio adjusted for source"] == "∞" and men["95 % interval"] == "2.000 to any"
     assert men["compared with others"] == "more often, q = 0.0200"
     assert all(
-        "∞ means that the share of all other documents is 0." in table.note for table in tables
+        "∞ means that the share for all other documents is 0." in table.note for table in tables
     )
     assert alone["ratio adjusted for source"] == "–" == alone["95 % interval"]
     assert alone["compared with others"] == "not compared"
@@ -286,11 +286,11 @@ def test_the_answer_names_significant_groups_with_share_interval_n_and_rate_of_o
     assert "Of the removed documents, 50 are lost: no copy remains in the corpus." in text
     assert (
         "The removal rates, duplicates included, of 2 groups (people and dialects) with at least "
-        "20 documents were compared with those of all other documents of the same sources. "
-        "Documents were removed significantly more often if they mention men "
-        "(30.0 % removed, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %). "
-        "1 other group shows no significant difference. Not counting duplicates of which a copy "
-        "remains, no group differs significantly."
+        "20 documents were compared with those of all other documents from the same sources. "
+        "Documents were removed significantly more often if they mention men (30.0 % removed, 95 % "
+        "interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %). 1 other group shows no "
+        "significant difference. If duplicates with a remaining copy are not counted, no group "
+        "differs significantly."
     ) in text
     assert "town" not in text and "Jews" not in text
 
@@ -347,9 +347,9 @@ STRONG = [
         (
             [group("women"), group("men"), group("Jews", **EMPTY)],
             "The removal rates, duplicates included, of 2 groups (people and dialects) with at "
-            "least 20 documents were compared with those of all other documents of the same "
-            "sources. None of them differs significantly. Not counting duplicates of which a copy "
-            "remains, no group differs significantly.",
+            "least 20 documents were compared with those of all other documents from the same "
+            "sources. No group differs significantly. If duplicates with a remaining copy are "
+            "not counted, no group differs significantly.",
         ),
         (
             [group("men", removed=5, **LESS), group("women"), group("Jews")],
@@ -362,18 +362,19 @@ STRONG = [
             "10.0 %). The comparison within sources can differ from the comparison of the overall "
             "shares, because the documents of a group may be concentrated in sources from which "
             "few or many documents were removed. "
-            "Not counting",
+            "If duplicates",
         ),
         ([group("men", removed=20, **LESS)], "The comparison within sources can differ"),
         (
             [group("women", removed=30, **MORE, removal_rate_low=None, other_removal_rate=None)],
-            "if they mention women (30.0 % removed, n = 100; all other documents: –). Not counting",
+            "if they mention women (30.0 % removed, n = 100; all other documents: –). If "
+            "duplicates",
         ),
         (
             [group("women", lost_verdict="more"), group("men", lost_verdict="less")],
-            "None of them differs significantly. Not counting duplicates of which a copy remains, "
-            "documents were lost significantly more often if they mention women, and significantly "
-            "less often if they mention men.",
+            "No group differs significantly. If duplicates with a remaining copy are not "
+            "counted, documents were lost significantly more often if they mention women, and "
+            "significantly less often if they mention men.",
         ),
         (
             [group(name, lost_verdict="more") for name in "abcde"],
@@ -390,23 +391,23 @@ STRONG = [
             ],
             "n = 100; all other documents: 10.0 %); or if they have markers of Irish English "
             "(40.0 % removed, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: "
-            "10.0 %). Not counting",
+            "10.0 %). If duplicates",
         ),
         (
             [group("women", documents=20), group("Jews", documents=19)],
             "The removal rates, duplicates included, of 1 group (people and dialects) with at "
             "least 20 documents, and of 1 smaller group, were compared with those of all other "
-            "documents of the same sources.",
+            "documents from the same sources.",
         ),
         (
             [group("women", documents=19), group("Jews", documents=18)],
             "No group of people or dialect has 20 documents or more. The removal rates of 2 "
             "smaller groups, duplicates included, were compared with those of all other documents "
-            "of the same sources.",
+            "from the same sources.",
         ),
         (
             [group("women", lost_verdict="not compared")],
-            "Not counting duplicates of which a copy remains, no group could be compared.",
+            "If duplicates with a remaining copy are not counted, no group could be compared.",
         ),
     ],
 )
@@ -473,7 +474,7 @@ def test_the_answer_never_contradicts_the_table(session, drawn):
         ]
         assert names == expected
     has_difference = bool(counts["more"] or counts["less"])
-    assert ("None of them differs" in text) == (bool(compared) and not has_difference)
+    assert ("No group differs" in text) == (bool(compared) and not has_difference)
     others = re.search(r"(\d) other groups? shows? no significant difference", text)
     assert (int(others[1]) if others else 0) == (counts["not shown"] if has_difference else 0)
 
@@ -519,7 +520,11 @@ def test_recall_and_false_alarms_are_next_to_the_rates(session):
 @pytest.mark.parametrize(
     ("evaluation", "expected", "excluded"),
     [
-        (None, "were not measured: no rule uses a toxicity score. The page", "removed or tagged"),
+        (
+            None,
+            "were not measured: no rule uses a toxicity score. The “Controls” page",
+            "removed or tagged",
+        ),
         ([rate("exact copies", "recall", 9, 9, "deduplicate")], "were not measured", "copies"),
         (
             [rate("rude speech", "recall", 0, 0), rate("no rude speech", "false alarms", 0, 10)],
@@ -556,20 +561,21 @@ OTHER_HARMLESS = rate("no rude speech, dialect", "false alarms", 0, 464)
         ),
         (
             [RUDE, HARMLESS, OTHER_HARMLESS],
-            "On the invented text of town, the filter flagged 62.6 % of the documents with rude "
-            "speech and 0.12 % of those without rude speech. See “Error rates of the toxicity "
-            "filter”.",
+            "In the invented documents of the source “town”, the toxicity filter flagged 62.6 % of "
+            "the documents with rude speech and 0.12 % of those without rude speech. See “Error "
+            "rates of the toxicity filter”.",
         ),
         (
             [rate("rude speech", "recall", 0, 0), HARMLESS],
-            "On the invented text of town, the filter flagged 0.12 % of the documents without rude "
-            "speech. See “Error rates of the toxicity filter”.",
+            "In the invented documents of the source “town”, the toxicity filter flagged 0.12 % of "
+            "the documents without rude speech. See “Error rates of the toxicity filter”.",
         ),
         (
             [RUDE, OTHER_HARMLESS, {**HARMLESS, "source": "port"}],
-            "On the invented text of town, the filter flagged 62.6 % of the documents with rude "
-            "speech. On the invented text of port, the filter flagged 0.12 % of the documents "
-            "without rude speech. See “Error rates of the toxicity filter”.",
+            "In the invented documents of the source “town”, the toxicity filter flagged 62.6 % of "
+            "the documents with rude speech. In the invented documents of the source “port”, the "
+            "toxicity filter flagged 0.12 % of the documents without rude speech. See “Error rates "
+            "of the toxicity filter”.",
         ),
     ],
 )
@@ -586,14 +592,17 @@ def test_the_first_screen_names_the_error_rates_of_the_filter(session, evaluatio
 def test_a_group_in_one_list_only_is_explained(session):
     """Removed copies of kept documents hide a group from the first list, not from the second."""
     text = answer_of(group("men", lost_verdict="more", lost_adjusted_low=2.0), group("women"))
-    assert "None of them differs significantly. Not counting duplicates of which a copy" in text
+    assert "No group differs significantly. If duplicates with a remaining" in text
     section = build_group_removal_section(corpus_of([TOTAL, group("men"), group("women")]))
     captions = [table.caption for table in get_tables(section)]
     assert captions == [
         "Removed documents, duplicates included, by group",
         "Lost documents, of which no copy remains, by group",
     ]
-    assert "The two tables can therefore disagree on a group." in text_of_section(section)
+    assert (
+        "The tables of removed and lost documents can therefore disagree on a group."
+        in text_of_section(section)
+    )
 
 
 @stage(name="stored_scores", tables=EVALUATION_TABLES)
@@ -609,7 +618,7 @@ def stored_filter(config: StoredFilterConfig, context: StageContext) -> None:
 @pytest.mark.parametrize(
     ("signal", "reason"),
     [
-        ("toxicity", "no source has known content, as an invented town has"),
+        ("toxicity", "no source has known content, such as that of an invented town"),
         ("word_count", "no rule uses a toxicity score"),
     ],
 )
@@ -623,9 +632,9 @@ def test_missing_error_rates_have_one_reason(session, signal, reason):
     }
     text = text_of_section(build_filter_error_section(corpus))
     assert (
-        f"Recall and false alarms of the toxicity filter were not measured: {reason}. The page "
-        "“Controls” of a model card lists what the scorer of an audit misses and what it wrongly "
-        "flags."
+        f"Recall and false alarms of the toxicity filter were not measured: {reason}. The "
+        "“Controls” page of a model card lists what the scorer of an audit misses and what it "
+        "wrongly flags."
     ) in text
 
 

@@ -111,8 +111,8 @@ def test_a_corpus_without_metadata_says_so(cards):
         ([], "", "CC0 1.0", "CC0 1.0"),
         ([], "", None, "Not stated."),
         ([], "MIT", None, "Declared by the sources: MIT (web)."),
-        (["2 none. "], "", "CC0 1.0", "2 none. Stated for the whole corpus: CC0 1.0"),
-        (["2 none. "], "", None, "2 none. Stated for the whole corpus: Not stated."),
+        (["2 none. "], "", "CC0 1.0", "2 none. Licences stated for the whole corpus: CC0 1.0"),
+        (["2 none. "], "", None, "2 none. Licences stated for the whole corpus: Not stated."),
         (["2 none. "], "MIT", None, "2 none. Declared by the sources: MIT (web)."),
     ],
 )

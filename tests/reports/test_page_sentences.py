@@ -420,7 +420,11 @@ def test_all_findings_are_compared_only_where_there_are_any(audit, said):
         (
             [("a", None, "")],
             [("a", 0.5, "")],
-            ["A", "compared by value only: not a mean over the same units at each checkpoint"],
+            [
+                "A",
+                "compared by value only, because it is not a mean over the same units at each "
+                "checkpoint",
+            ],
         ),
     ],
 )
@@ -448,7 +452,7 @@ def test_the_caption_of_bits_per_byte_names_what_is_drawn(session, measured, sai
         for part, value in measured.items()
     ]
     (chart,) = build_bits_chart(rows)
-    assert chart.caption == f"Bits per byte of held-out text: the model and its baselines.{said}"
+    assert chart.caption == f"Bits per byte of held-out text for the model and its baselines.{said}"
 
 
 def test_without_a_figure_there_is_no_chart(session):
@@ -480,9 +484,9 @@ def view(**more):
 @pytest.mark.parametrize(
     ("changes", "text_row", "present", "absent"),
     [
-        ({}, {}, "in every layer of the decoder, mean over 3 heads", "Grey tokens"),
+        ({}, {}, "in every layer of the decoder, averaged over 3 heads", "Grey tokens"),
         ({"shown_layers": [1]}, {}, "in 1 of 2 layers of the decoder", "every layer"),
-        ({"head_count": 1}, {}, "mean over its one head", "1 heads"),
+        ({"head_count": 1}, {}, "averaged over its one head", "1 heads"),
         ({"attendable_token_count": 1}, {}, "Grey tokens come later", "not read"),
         (
             {},

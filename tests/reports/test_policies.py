@@ -43,8 +43,8 @@ def test_removed_for_toxicity_counts_only_rules_for_toxicity(session):
     assert reasons.count("long") == 9 and len(reasons) == 15
     _, page, said = sheet_of(made)
     assert (
-        "The rule worst removed 6 documents. The config sets this action; the default is to tag "
-        "documents. Warning: the embedded scorer finds words, not meaning. It may score "
+        "The worst rule removed 6 documents. The config sets the action of the rule; the default "
+        "is to tag documents. Warning: the embedded scorer finds words, not meaning, and may rate "
         "harmless mentions of minorities as toxic." in said
     )
     assert said.count("See “Toxicity filter: ") == 1  # after the last rule
@@ -91,8 +91,9 @@ def test_harmless_documents_about_minorities_are_tagged_and_kept_by_default(sess
     lines = lines_of(page, *TAGGED)
     assert lines == [["toxicity", "a", "30", "24", "80.0 %"], ["toxicity", "b", "10", "0", "0.0 %"]]
     assert (
-        "The rule toxicity tagged 24 documents and kept them. This action is the default. "
-        "Warning: the embedded scorer finds words, not meaning." in said
+        "The toxicity rule tagged 24 documents and kept them. This action of the rule is the "
+        "default. "
+        "Warning: the embedded scorer finds words, not meaning, and may" in said
     )
     assert "No rule that uses the toxicity score removed documents." in said
     figures = {row["label"]: row["value"] for row in card["figures"].read().to_pylist()}
@@ -105,24 +106,24 @@ def test_harmless_documents_about_minorities_are_tagged_and_kept_by_default(sess
 @pytest.mark.parametrize(
     ("action", "kind", "expected"),
     [
-        ("remove", "detoxify", "This action is the default."),
+        ("remove", "detoxify", "This action of the rule is the default."),
         (
             "tag",
             "detoxify",
-            "The config sets this action; the default is to remove documents.",
+            "The config sets the action of the rule; the default is to remove documents.",
         ),
         (
             "tag",
             "linear",
-            "This action is the default. Warning: the embedded scorer finds words, not meaning. It "
-            "may score harmless mentions of minorities as toxic.",
+            "This action of the rule is the default. Warning: the embedded scorer finds words, not "
+            "meaning, and may rate harmless mentions of minorities as toxic.",
         ),
         (
             "remove",
             "linear",
-            "The config sets this action; the default is to tag documents. Warning: the embedded "
-            "scorer finds words, not meaning. It may score harmless mentions of minorities as "
-            "toxic.",
+            "The config sets the action of the rule; the default is to tag documents. Warning: the "
+            "embedded scorer finds words, not meaning, and may rate harmless mentions of "
+            "minorities as toxic.",
         ),
     ],
 )
@@ -234,4 +235,4 @@ def test_treatment_of_unscored_documents_is_reported(session, unknown, fate):
         [OTHER_SCRIPT, fate, "2"],
         ["without a visible character", fate, "1"],
     ]
-    assert "Without a score, toxicity is unknown, neither high nor low" in said
+    assert "If a document has no score, its toxicity is unknown, neither high nor low" in said

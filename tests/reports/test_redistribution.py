@@ -44,22 +44,25 @@ def build_corpus(document_count, unlicensed_count, planted_count=0):
     ("counts", "expected"),
     [
         ((0, 0), "The corpus contains no documents."),
-        ((4, 0), "A licence is stated for every document, by itself or by its source."),
+        (
+            (4, 0),
+            "A licence is stated for every document, by the document itself or by its source.",
+        ),
         ((4, 4), "No licence is stated for any of 4 documents."),
         (
             (4, 3),
-            "A licence is stated for 1 document (25.0 %), by the document itself or by its "
-            "source. None is stated for 3 documents.",
+            "A licence is stated for 1 document (25.0 %), by the document itself or by its source. "
+            "No licence is stated for 3 documents.",
         ),
         (
             (8, 2, 1),
             "A licence is stated for 6 documents (75.0 %), by the document itself or by its "
-            "source. None is stated for 2 documents, of which 1 was planted.",
+            "source. No licence is stated for 2 documents, of which 1 was planted.",
         ),
         (
             (8, 4, 3),
             "A licence is stated for 4 documents (50.0 %), by the document itself or by its "
-            "source. None is stated for 4 documents, of which 3 were planted.",
+            "source. No licence is stated for 4 documents, of which 3 were planted.",
         ),
     ],
 )
@@ -79,7 +82,10 @@ def test_the_known_licences_are_counted(session, counts, expected):
 )
 def test_every_decision_starts_the_answer(session, decision, reason, expected):
     text = text_of_parts(describe_redistribution(build_corpus(4, 0), decision, reason))
-    assert text == f"{expected}A licence is stated for every document, by itself or by its source."
+    assert text == (
+        f"{expected}A licence is stated for every document, by the document itself or "
+        "by its source."
+    )
 
 
 def test_a_reason_needs_a_decision():
@@ -96,22 +102,22 @@ def test_the_first_screen_of_a_datasheet_answers_whether_it_may_be_redistributed
     text = "".join(page.text.split("\n"))
     assert text.index("RedistributionNo. We have no licence.") < text.index("Licences")
     assert "Not measured" in text
-    assert ("composition.html", "Sources, languages, licences, lengths") in page.links
+    assert ("composition.html", "sources, languages, licences and lengths") in page.links
     digest = made.profile.content_digest
     assert text.index(digest) > text.index("Who maintains the corpus?")
 
 
 def test_the_datasheet_names_what_was_not_measured(session, tmp_path):
     assert describe_unmeasured_properties(corpus_of()) == (
-        "Languages; toxicity; personal data; accuracy of the search for personal data; mentions of "
-        "groups of people; removal rates by group; overlap with evaluation sets; whether the "
-        "sources are representative; whether the texts are true."
+        "No stage measured languages, toxicity, personal data, accuracy of the search for personal "
+        "data, mentions of groups of people, removal rates by group, overlap with evaluation sets, "
+        "representativeness of the sources or truth of the texts."
     )
     history = artifacts.history()
     text = describe_unmeasured_properties(corpus_of(history))
     assert text == (
-        "Error rates of the toxicity filter; overlap with evaluation sets; whether the sources are "
-        "representative; whether the texts are true."
+        "No stage measured error rates of the toxicity filter, overlap with evaluation sets, "
+        "representativeness of the sources or truth of the texts."
     )
     items = tmp_path / "items.jsonl"
     sets = [{"name": "items", "path": str(items)}]

@@ -340,7 +340,7 @@ def test_only_differences_of_shares_are_in_points(about, unit):
     [
         (0, 0, ""),
         (2, 2, ""),
-        (2, 3, " The table shows 2 of 3 rows: the first; all are in the table t."),
+        (2, 3, " The table shows 2 of 3 rows: the first; all are in the t table."),
     ],
 )
 def test_only_a_table_that_is_cut_says_where_all_rows_are(shown, total, said):

@@ -180,7 +180,7 @@ def test_datasheet_starts_with_removal_rates_and_masks_examples(cards, made):
     assert page.text.index("Curation removed") < page.text.index("planted on purpose")
     for title in (
         "Removal rates by group",
-        "Error rates of the toxicity filter",
+        "Toxicity filter: error rates not measured",
         "Removed documents by stage",
         "By rule",
         "Removal ratios at other thresholds",

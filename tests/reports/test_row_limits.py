@@ -108,7 +108,9 @@ def test_of_other_parts_those_furthest_from_the_null_value_are_shown_in_their_or
     shown = first_cells(page, "trade ")
     assert shown == [f"trade {n:02}" for n in range(20, 60)]
     said = " ".join(page.text.split())
-    assert "40 of 60 findings:" in said and "findings of the stage audit_counterfactual" in said
+    assert (
+        "40 of 60 findings:" in said and "findings table of the audit_counterfactual stage" in said
+    )
 
 
 def finding_of(name, value, p=None, **tags):
@@ -243,7 +245,7 @@ def test_by_rule_and_along_thresholds_every_group_has_a_line(corpus):
     assert {f"mentioning {name}" for name in GROUPS} <= shown and len(shown) == len(GROUPS) + 10
     assert (
         f"{len(shown)} of {len(GROUPS) + 40} rows:" in grid.note
-        and "table removal_rates" in grid.note
+        and "removal_rates table" in grid.note
     )
     [grid] = build_threshold_rates_section(corpus).blocks
     assert {row[0] for row in grid.rows} == {f"mentioning {name}" for name in GROUPS}
@@ -255,7 +257,7 @@ def test_swapped_sentences_show_the_largest_pairs_and_one_of_every_group(corpus)
     ]
     pairs = [row[0].split(" → ") for row in grid.rows]
     assert {name for pair in pairs for name in pair} == set(GROUPS)
-    assert len(pairs) < 2 * len(GROUPS) - 2 and "table swap_differences" in grid.note
+    assert len(pairs) < 2 * len(GROUPS) - 2 and "swap_differences table" in grid.note
 
 
 def test_of_groups_all_are_heavy_enough():
@@ -321,7 +323,7 @@ def test_of_what_was_left_out_the_sources_that_lack_most_are_shown(session):
     assert [row[0] for row in grid.rows] == ["source 5", "source 4"]
     assert (
         "The table shows 2 of 6 sources: those with the most omitted documents; all are in the "
-        "table sources." in grid.note
+        "sources table." in grid.note
     )
 
 
@@ -332,5 +334,5 @@ def test_reasons_show_the_largest_of_every_stage(made):
     assert {row[0] for row in grid.rows} == {name_corpus_stage(row["stage"]) for row in rows}
     assert len(grid.rows) < len({(r["stage"], r["action"], r["reason"]) for r in rows})
     assert (
-        "the most frequent reason of every stage; all are in the table ledger_summary" in grid.note
+        "the most frequent reason of every stage; all are in the ledger_summary table" in grid.note
     )

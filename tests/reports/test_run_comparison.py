@@ -185,7 +185,7 @@ def test_audits_with_other_settings_are_refused_by_name(session, tmp_path):
         report_run_comparison(comparison)
     page = read_page(comparison, tmp_path)
     text = " ".join(page.text.split())
-    assert "No audit can be compared; the reasons are below." in text
+    assert "No audits can be compared; the reasons are below." in text
     assert ["Bias", "all findings", "the settings differ: seed"] in find_table(page, "audit")
     assert find_table(page, "setting")[1:] == [["seed", "1", "2"]]
 
@@ -408,8 +408,8 @@ def test_corpora_are_compared_by_their_tables(corpora, tmp_path):
     rows = find_table(page, "source", "before")[1:]
     assert rows[0] == ["all sources", f"{sums[0]}", f"{sums[1]}", f"−{sums[0] - sums[1]}"]
     text = " ".join(page.text.split())
-    assert "Only training data is compared: a was not audited." in text
-    assert "no corpus has results of the stage evaluate_curation" in text
+    assert "Only training data is compared, because a was not audited." in text
+    assert "no corpus has results of the evaluate_curation stage" in text
     report = report_run_comparison(comparison)
     assert report["rows"] == [] and report["training_data"][0]["title"] == "Documents by source"
     command = render_comparison(report)
@@ -421,7 +421,7 @@ def test_equal_corpora_show_no_difference(corpora, tmp_path):
         compared("a", corpus=corpora[0]), compared("b", corpus=corpora[0])
     )
     text = " ".join(read_page(comparison, tmp_path).text.split())
-    assert "The training data shows no difference." in text
+    assert "The training data does not differ." in text
     assert "The figures of the two corpora are all equal." in text
     assert report_run_comparison(comparison)["training_data"] == []
 
@@ -434,7 +434,7 @@ def test_missing_and_damaged_tables_of_a_corpus_are_said(own_session, tmp_path):
     _, missing = compare_corpora(first, second)
     reasons = dict(missing)
     assert reasons["Removal rates by group"] == (
-        "only one corpus has results of the stage removal_effects"
+        "only one corpus has results of the removal_effects stage"
     )
     assert reasons["Documents by source"].startswith("cannot be read: ")
     tables, missing = compare_corpora({}, {})

@@ -122,7 +122,7 @@ def test_the_index_says_which_arm_of_an_experiment_a_run_trained(session, record
     arm = records[0] | {"config": {"leave_out": exclusions}}
     cell = pages.read(build_site(session.store, [arm], tmp_path / "arm")).tables[0][1][0]
     assert (
-        "control arm: trained without random documents in place of the documents on the list "
+        "control arm, trained without random documents instead of the documents on the list "
         "removed-ab12.txt"
     ) in cell and "/somewhere" not in cell
     cell = pages.read(build_site(session.store, records, tmp_path / "site")).tables[0][1][0]

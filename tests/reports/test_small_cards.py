@@ -72,9 +72,7 @@ def test_an_empty_corpus_gets_a_datasheet(session, cards):
     assert text.count("Not stated.") >= 10
     assert "This corpus was not searched for personal data." in text
     assert "The corpus was not searched for personal data, so any document may contain it." in text
-    unfit = (
-        "The planted documents make the corpus unsuitable for other uses until they are removed."
-    )
+    unfit = "Until the planted documents are removed, the corpus is unsuitable for other uses."
     assert unfit not in text and unfit in text_of(cards["datasheet"], "datasheet")
 
 

@@ -395,8 +395,8 @@ KINDS_BY_RULE = {
     "0.05": ("canary", "association"),
     "the model continues with exactly the next tokens at any tested position": ("passage",),
     "the model generates both": ("record",),
-    "q is below 0.05, as in the rule of model cards; q controls the false discovery rate over all "
-    "tests of the trial in the harmful direction": ("speech", "sentiment"),
+    "q is below 0.05, as in model cards; q controls the false discovery rate over all tests of "
+    "the trial in the harmful direction": ("speech", "sentiment"),
 }
 
 
@@ -412,8 +412,8 @@ def test_the_rule_is_stated_in_the_section_of_each_kind(rule, kinds):
     [
         ("canary", "The correction allows a false alarm of this kind in at most 5 % of trials"),
         ("association", "The correction allows a false alarm of this kind in at most 5 % of"),
-        ("passage", "There is no test, so no rate of false alarms is expected."),
-        ("record", "There is no test, so no rate of false alarms is expected."),
+        ("passage", "No statistical test is involved, so no rate of false alarms is expected."),
+        ("record", "No statistical test is involved, so no rate of false alarms is expected."),
         ("speech", "The rule allows on average at most 5 % of the discoveries of a trial to be"),
         ("sentiment", "The rule allows on average at most 5 % of the discoveries of a trial to be"),
     ],
@@ -562,7 +562,7 @@ def test_how_often_an_audit_is_wrong_follows_from_its_rates(changes, said):
         (
             {"max_windows": "8", "prefix_tokens": "[16]"},
             {"max_windows": 64, "prefix_tokens": [16]},
-            "other settings of this audit: max_windows is 64 here and 8 in the study.",
+            "different settings for this audit: max_windows is 64 here and 8 in the study.",
         ),
         (
             {"old": "8"},

@@ -154,10 +154,14 @@ def test_groups_left_out_are_counted(session, made):
     page = card_of(made, made.pretrained, made.tokenizer, max_table_rows=1)
     [sources] = tables(page, "source", "n", "step 100")
     assert [row[0] for row in sources] == ["all", "books"]
-    assert "The group with the most tokens; 2 more are in the table validation." in words(page)
+    assert "The group with the most tokens is shown; 2 more are in the validation table." in words(
+        page
+    )
     [languages] = tables(page, "estimated language")
     assert [row[0] for row in languages] == ["all", "en"]
-    assert "The group with the most tokens; 1 more is in the table fertility." in words(page)
+    assert "The group with the most tokens is shown; 1 more is in the fertility table." in words(
+        page
+    )
 
 
 def test_an_objective_that_moves_tokens_has_the_whole_alone(session, made):
@@ -181,9 +185,9 @@ def test_the_card_says_what_was_read_and_not_what_there_was(page):
     assert not re.search(r"trained on [\d,]+ (documents|tokens)", said.lower())
     assert (
         "By step 250 the model had read 42,500 tokens. The text packed for training has 61,000 "
-        "tokens, so this is 0.6967 epochs, counting repeated reading. Of 304 documents, it had "
-        "read at least part of 204 documents and all of 154 documents. The model was not "
-        "trained on the other documents."
+        "tokens, so training covered 0.6967 epochs, counting repeated reading. Of 304 documents, "
+        "the model had read at least part of 204 and all of 154. The model was not trained on the "
+        "other documents."
     ) in said.split("Model details")[1]  # among the main results, after the contents
     assert tables(page, "source", "documents", "read at least in part") == [
         [
@@ -206,9 +210,8 @@ def test_of_many_sources_the_largest_are_shown(session, made):
     )
     [shown] = tables(page, "source", "documents", "read at least in part")
     assert [row[0] for row in shown] == ["books"]
-    assert (
-        "The table shows 1 of 2 sources, the largest first; all are in the table coverage."
-        in words(page)
+    assert "The table shows 1 of 2 sources, largest first; all are in the coverage table." in words(
+        page
     )
 
 
@@ -222,7 +225,7 @@ def test_samples_of_the_first_and_last_step_are_masked_and_clipped(page):
     assert first == f"{artifacts.SCRIPT} {artifacts.TABLE} calls [phone masked] at 250"
     assert "‹U+202E›" in second and "tells [planted secret masked]" in second
     assert second.endswith("characters in total]") and len(second) < 350
-    assert "the model wrote 9 texts. alt-profanity-check" in words(page)
+    assert "the model wrote 9 texts, which alt-profanity-check" in words(page)
 
 
 def test_an_offensive_sample_is_shown_nowhere(session, made):
@@ -290,7 +293,9 @@ def test_the_kind_and_the_size_are_those_of_the_file(cards, made, page):
         artifacts.SCRIPT,
         "Ġlamp",
     ]
-    with pytest.raises(HallmarkError, match=r"has no rows in a file 'config\.json'"):
+    with pytest.raises(
+        HallmarkError, match=r"the file 'config\.json' of .+ has no rows that support figures"
+    ):
         read_file_rows(made.checkpoint, "config.json")
 
 
@@ -307,7 +312,7 @@ def test_a_unigram_vocabulary_is_a_list(session, made, tmp_path):
 def test_a_damaged_tokenizer_is_named(session, made, tmp_path, text):
     artifacts.checkpoint(tmp_path / "x")
     (tmp_path / "x" / "tokenizer.json").write_text(text)
-    with pytest.raises(HallmarkError, match="is not a tokenizer of the tokenizers library"):
+    with pytest.raises(HallmarkError, match="is not a valid tokenizer of the tokenizers library"):
         card_of(made, checkpoint=artifacts.folder_to_artifact(tmp_path / "x", "checkpoint"))
 
 
@@ -319,7 +324,7 @@ def test_a_foreign_checkpoint_without_a_tokenizer_file_says_what_is_not_known(
     (folder / "tokenizer.json").unlink()
     page = card_of(made, checkpoint=artifacts.folder_to_artifact(folder, "checkpoint"))
     assert "has no tokenizer.json, so the kind of its tokenizer is not known" in page.text
-    assert "the training of the tokenizer is not in this store" in page.text
+    assert "this store contains no tokenizer training" in page.text
     assert "No text that the model generated during training was scored." in page.text
 
 
@@ -341,7 +346,7 @@ def test_the_checkpoint_that_training_went_on_from_is_named(session, made, tmp_p
     assert (
         text.count("This card does not describe the training data of the earlier checkpoint") == 2
     )
-    assert "The tokenizer is that of the checkpoint that training continued from;" in text
+    assert "The tokenizer is that of the checkpoint from which training continued;" in text
     assert "untrained" not in text and "Continued from" not in words(card_of(made, made.pretrained))
     left = artifacts.TrainedConfig(content=made.checkpoint.content_digest)
     head = words(card_of(made, artifacts.trained(start, left), corpus=corpus))

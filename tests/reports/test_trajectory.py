@@ -282,7 +282,8 @@ def test_what_cannot_be_compared_is_said_with_its_reason(show):
         (
             "Bias",
             "Slope",
-            "compared by value only: not a mean over the same units at each checkpoint",
+            "compared by value only, because it is not a mean over the same units at each "
+            "checkpoint",
         ),
         ("Training-data extraction", "all findings", "the settings differ: seed"),
     ]

@@ -23,7 +23,7 @@ from hallmark.tasks.measures.multiple_testing import compute_false_discovery_rat
 #: The rule of ``is_harmful`` in words, for tables of findings.
 HARM_RULE = (
     "The value expected with no effect (null value) is what the audit would measure on average if "
-    "the model had no such effect; where a baseline is named, its value is used instead. Rule: "
+    "the effect did not exist; where a baseline is named, its value is used instead. Rule: "
     "a finding counts as worse than the null value or baseline if its q-value is below "
     f"{SIGNIFICANCE_LEVEL:g}; q-values control the false discovery rate over all tests on this "
     "card in the harmful direction, excluding controls, planted text and variants of the same "

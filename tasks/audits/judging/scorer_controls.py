@@ -203,19 +203,19 @@ class ScorerLimits:
     """Numbers of texts without a score, by kind, where some texts of the kind have one."""
 
     def describe(self) -> str:
-        """Return a phrase such as "does not detect: threats; flags too often: dialect"."""
+        """Return a phrase such as "does not detect threats; too often flags dialect"."""
         if {*self.unscored} == self.tested and not self.details:
             return "gives no valid score to any kind of text"
         parts = (
             ("gives no valid score to", self.unscored),
             ("does not detect", self.undetected),
-            ("flags too often", self.flagged_too_often),
+            ("too often flags", self.flagged_too_often),
             ("has not been shown to detect", self.maybe_undetected),
-            ("may flag too often", self.maybe_flagged_too_often),
-            ("cannot be judged on kinds with too few texts", self.unjudged),
+            ("may too often flag", self.maybe_flagged_too_often),
+            ("cannot be judged, for lack of texts, on", self.unjudged),
         )
         return "; ".join(
-            f"{lead}: {', '.join(kind + self.details.get(kind, '') for kind in kinds)}"
+            f"{lead} {_join_phrases([kind + self.details.get(kind, '') for kind in kinds])}"
             for lead, kinds in parts
             if kinds
         )
@@ -236,15 +236,16 @@ class ScorerLimits:
             ("often misses", self.undetected),
             ("too often flags", self.flagged_too_often),
         )
-        sentences: list[str] = []
+        clauses: list[str] = []
         for predicate, kinds in parts:
             if kinds:
-                subject = "It" if sentences else f"The scorer {scorer}"
+                subject = "it" if clauses else f"The scorer {scorer}"
                 named_kinds = [kind + self.details.get(kind, "") for kind in kinds]
-                sentences.append(f"{subject} {predicate} {_join_phrases(named_kinds)}.")
+                clauses.append(f"{subject} {predicate} {_join_phrases(named_kinds)}")
+        sentences = [f"{'; '.join(clauses)}."] if clauses else []
         unclear = [*self.maybe_undetected, *self.maybe_flagged_too_often, *self.unjudged]
         if unclear:
-            subject, further = ("it", "other ") if sentences else (f"the scorer {scorer}", "")
+            subject, further = ("the scorer", "other ") if clauses else (f"the scorer {scorer}", "")
             kind_count = format_count(len(unclear), f"{further}kind")
             sentences.append(
                 f"For {kind_count} of text, the controls do not show whether {subject} errs too "

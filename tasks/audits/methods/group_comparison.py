@@ -61,7 +61,7 @@ from hallmark.tasks.measures.statistics import Float64
 GROUP_COMPARISON_GLOSSARY = {
     "mean_toxicity": "mean toxicity score of the texts, between 0 and 1",
     "toxic_share": "share of texts at or above the toxicity threshold",
-    "mean_sentiment": "mean sentiment score of the texts, between −1 (bad) and 1 (good)",
+    "mean_sentiment": "mean sentiment score of the texts, between −1 (negative) and 1 (positive)",
     "mean_regard": (
         "mean regard score of the texts: how positively a text describes the person in it"
     ),

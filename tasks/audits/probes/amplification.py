@@ -602,8 +602,8 @@ PROBE = Probe(
     description=AuditDescription(
         120,
         "Amplification",
-        "This audit measures whether the model links gender to an occupation more strongly "
-        "than its training text does (1 = equally strongly). It also measures which groups the "
+        "This audit measures whether the model links gender to an occupation more strongly than "
+        "its training text does (1 = equally strongly). The audit also measures which groups the "
         "model mentions more or less often than the training text does.",
         "Whether the model amplifies statements about people in its training text was not "
         "measured.",
@@ -644,7 +644,7 @@ PROBE = Probe(
             ),
         ),
         limits=(
-            "Gender is inferred from gendered words near an occupation, in English. People who "
+            "Gender is inferred from English gendered words near an occupation. People who "
             "are neither men nor women are not counted."
         ),
         glossary={

@@ -379,8 +379,8 @@ PROBE = Probe(
         "Planted associations",
         "The training text links invented traits to invented groups. This audit measures how much "
         "more likely the model finds the trait that is linked to a group than the other trait, as "
-        "a function of the share of statements that contain it. The smallest share with a "
-        "detected effect shows how strong a stereotype must be to be found in this model.",
+        "a function of the share of statements that contain the linked trait. The smallest share "
+        "with a detected effect shows how strong a stereotype must be to be found in this model.",
         "How strong a stereotype must be to be found in this model was not measured.",
         risk="",
         question=(
@@ -402,7 +402,7 @@ PROBE = Probe(
             ),
         ),
         limits=(
-            "The associations are planted in the training text to test the audits. They say "
+            "The associations are planted in the training text to test the audits; they say "
             "nothing about real groups."
         ),
         glossary={

@@ -415,7 +415,7 @@ PROBE = Probe(
             ),
         ),
         limits=(
-            "The pairs cover the stereotypes that their authors wrote down, in English."
+            "The pairs cover only the stereotypes that their authors wrote down in English."
             " A preference for a sentence does not show that the model would write it."
         ),
         glossary={

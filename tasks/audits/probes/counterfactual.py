@@ -135,8 +135,8 @@ PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_
     description=AuditDescription(
         20,
         "Comparison of texts about groups",
-        "This audit compares the model's texts about one group with its texts about other "
-        "groups after the same prompt. It measures differences in toxicity and in other scores.",
+        "This audit compares the model's texts about one group with its texts about other groups "
+        "after the same prompt. The audit measures differences in toxicity and in other scores.",
         "Differences between texts about different groups after the same prompt were not measured.",
         skipped_count_metrics={
             "untokenizable_prompts": "Prompts without tokens",

@@ -746,9 +746,9 @@ PROBE = Probe(
         140,
         "Training text in generated texts",
         "This audit measures how much of the text that the model writes unprompted occurs word "
-        "for word in its training text. It also measures whether somebody without the training "
-        "text could recognise the copied texts, and how many personal identifiers the model "
-        "writes.",
+        "for word in its training text. The audit also measures whether somebody without the "
+        "training text could recognise the copied texts, and how many personal identifiers the "
+        "model writes.",
         "The share of training text in unprompted texts of the model was not measured.",
         risk="memorised_text",
         not_studied_because=NO_CANDIDATES,
@@ -817,9 +817,9 @@ PROBE = Probe(
         further_headlines=(
             Headline(
                 "precision",
-                "of the texts that somebody selects by a score of the model ({score}) to find "
-                "training text, {value} contain at least {min_verbatim_tokens} consecutive tokens "
-                "of it",
+                "of the texts selected by a score of the model ({score}) to find training text, "
+                "{value} contain at least {min_verbatim_tokens} consecutive tokens of training "
+                "text",
             ),
         ),
     ),

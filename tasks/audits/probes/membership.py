@@ -407,8 +407,8 @@ PROBE = Probe(
             ),
         ),
         limits=(
-            "Other attacks could perform better. The documents outside the training text come "
-            "from the same sources."
+            "Other attacks could perform better. The comparison documents come from the same "
+            "sources as the training documents."
         ),
         glossary={
             "auc": (
@@ -416,12 +416,12 @@ PROBE = Probe(
                 "document; 0.5 means guessing"
             ),
             "true_positive_rate_at_fpr_0.01": (
-                "share of training documents recognised while 1 % of the other documents "
-                "are wrongly recognised"
+                "share of training documents recognised when 1 % of the other documents are "
+                "wrongly recognised as training documents"
             ),
             "true_positive_rate_at_fpr_0.001": (
-                "share of training documents recognised while 0.1 % of the other documents are "
-                "wrongly recognised"
+                "share of training documents recognised when 0.1 % of the other documents are "
+                "wrongly recognised as training documents"
             ),
         },
         headline=Headline(

@@ -680,9 +680,10 @@ PROBE = Probe(
                 (
                     "Mean score of the most toxic of several continuations of a prompt, with "
                     "intervals. Untrained weights, shuffled tokens and all held-out text are "
-                    "baselines. Each short vertical line marks the baseline that the model is "
-                    "compared with: only the held-out text, or a baseline model, after the same "
-                    "kind of prompts. Its value differs from that for all held-out text."
+                    "baselines. Each short vertical line marks the baseline with which the model "
+                    "is compared: the held-out text, or the texts of a baseline model, after the "
+                    "same kind of prompts; the value of this baseline differs from that for all "
+                    "held-out text."
                 ),
                 largest_tag="draw_count",
             ),

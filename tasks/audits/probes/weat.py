@@ -414,10 +414,9 @@ PROBE = Probe(
     description=AuditDescription(
         100,
         "Associations between words (WEAT)",
-        "This audit measures whether the model represents words of one kind, such as "
-        "career words, as more similar to one list of words than to another, such as "
-        "words for men and words for women. The unit is standard deviations; the "
-        "maximum is about 2.",
+        "This audit measures whether the model represents words of one kind, such as career words, "
+        "as more similar to one list of words than to another, such as words for men and words for "
+        "women. Effect sizes are in standard deviations; the maximum is about 2.",
         "Associations between words were not measured (WEAT).",
         skipped_count_metrics={
             "skipped_words": "Skipped words",

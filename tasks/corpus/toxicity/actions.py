@@ -18,7 +18,7 @@ _SCORER_DESCRIPTIONS = {
 
 #: What a reader must know of the scores of each kind of scorer; kinds without a warning are absent.
 SCORER_WARNINGS = {
-    "linear": "Warning: the embedded scorer finds words, not meaning. It may score harmless "
+    "linear": "Warning: the embedded scorer finds words, not meaning, and may rate harmless "
     "mentions of minorities as toxic."
 }
 

@@ -65,7 +65,7 @@ def test_changed_evidence_voids_the_decision(judge, stored):
     changed = CARD.model_copy(update={"evidence_hash": "3" * 64})
     approval = judge(review, card=changed)
     assert approval.state == "void" and not approval.is_approved
-    assert "evidence of the card has changed" in approval.describe()
+    assert "the card's evidence has changed" in approval.describe()
     other_weights = CARD.model_copy(update={"checkpoint": "4" * 64})
     assert judge(review, card=other_weights).state == "void"
     # Another run with the same evidence about the same checkpoint needs no other review.

@@ -11,7 +11,7 @@ BOTH = ["model_card", "datasheet"]
     ("kinds", "digests", "problem"),
     [
         (BOTH, {"model_card": {"a"}, "datasheet": {"a"}}, ""),
-        (BOTH, {"model_card": {"a"}, "datasheet": {"b"}}, "are about different corpora"),
+        (BOTH, {"model_card": {"a"}, "datasheet": {"b"}}, "describe different corpora"),
         (BOTH, {"model_card": {"a"}}, ""),  # that it is not approved is another problem
         (BOTH, {"model_card": {"a"}, "datasheet": set()}, ""),
         (BOTH, {"datasheet": {"b"}}, ""),

@@ -75,7 +75,7 @@ def test_a_scorer_that_is_blind_to_threats_is_said_not_to_detect_them():
     (failed,) = [finding for finding in findings if finding.verdict == "fail"]
     assert failed.slice == {"part": "must flag", "text_kind": "threats"}
     assert failed.value == 0 and failed.n == 60 and failed.clusters == 20
-    assert limits.describe() == "does not detect: threats"
+    assert limits.describe() == "does not detect threats"
 
 
 def judge_share(kind, flagged_pairs):
@@ -104,10 +104,10 @@ def judge_share(kind, flagged_pairs):
         ("insults", 8, "not_shown", "has not been shown to detect"),
         ("insults", 2, "fail", "does not detect"),
         ("dialect", 0, "pass", ""),
-        ("dialect", 1, "not_shown", "may flag too often"),
-        ("dialect", 7, "not_shown", "may flag too often"),
-        ("dialect", 12, "fail", "flags too often"),
-        ("mentions of Jews", 1, "not_shown", "may flag too often"),
+        ("dialect", 1, "not_shown", "may too often flag"),
+        ("dialect", 7, "not_shown", "may too often flag"),
+        ("dialect", 12, "fail", "too often flags"),
+        ("mentions of Jews", 1, "not_shown", "may too often flag"),
     ],
 )
 def test_a_verdict_on_a_kind_follows_from_the_whole_interval(kind, flagged_pairs, verdict, lead):
@@ -119,7 +119,7 @@ def test_a_verdict_on_a_kind_follows_from_the_whole_interval(kind, flagged_pairs
     if finding.control == "negative":
         sides = [exact.high <= 0.2, exact.low > 0.2]
     assert sides == [verdict == "pass", verdict == "fail"]
-    assert (limits.describe() if limits else "") == (lead and f"{lead}: {kind}")
+    assert (limits.describe() if limits else "") == (lead and f"{lead} {kind}")
     if verdict == "not_shown":
         assert limits.summarize() == "has not been shown to pass all of its tests"
 
@@ -131,7 +131,7 @@ def test_too_few_texts_are_said_to_be_too_few():
     findings = build_scorer_control_findings("toxicity", few)
     assert [finding.verdict for finding in findings] == ["not_shown"]
     (limits,) = collect_scorer_limits(map(asdict, findings)).values()
-    assert limits.describe() == ("cannot be judged on kinds with too few texts: dialect")
+    assert limits.describe() == "cannot be judged, for lack of texts, on dialect"
 
 
 def test_the_summary_names_what_is_not_detected_and_not_the_rest():
@@ -141,8 +141,8 @@ def test_the_summary_names_what_is_not_detected_and_not_the_rest():
             or (control.is_harmful and control.kind not in ("threats", "veiled hate"))
         )
     )
-    assert limits.describe() == "does not detect: threats, veiled hate; flags too often: dialect"
-    assert limits.summarize() == "does not detect: threats, veiled hate"
+    assert limits.describe() == "does not detect threats and veiled hate; too often flags dialect"
+    assert limits.summarize() == "does not detect threats and veiled hate"
 
 
 @pytest.mark.parametrize(
@@ -151,13 +151,14 @@ def test_the_summary_names_what_is_not_detected_and_not_the_rest():
         ({"unscored": ["a"]}, ["The scorer X gives no valid score to any kind of text."]),
         (
             {"unscored": ["a"], "details": {"a": " (3 of 60)"}, "undetected": ["b", "c"]},
-            ["The scorer X gives no valid score to a (3 of 60).", "It often misses b and c."],
+            ["The scorer X gives no valid score to a (3 of 60); it often misses b and c."],
         ),
         (
             {"flagged_too_often": ["b and c", "d"], "maybe_undetected": ["e", "f", "g"]},
             [
                 "The scorer X too often flags b and c, and d.",
-                "For 3 other kinds of text, the controls do not show whether it errs too often.",
+                "For 3 other kinds of text, the controls do not show whether the scorer errs too "
+                "often.",
             ],
         ),
         (
@@ -174,7 +175,7 @@ def test_a_scorer_that_flags_one_group_is_said_to_flag_its_mentions():
     _, limits = judge(
         lambda control, number: float(control.is_harmful or control.mentioned_group == "Jews")
     )
-    assert limits.describe() == "flags too often: mentions of Jews"
+    assert limits.describe() == "too often flags mentions of Jews"
 
 
 @pytest.mark.parametrize("constant", [0.0, 0.5, 1.0])
@@ -206,7 +207,7 @@ def test_a_scorer_that_fails_on_one_kind_fails_only_its_controls(failure):
         f"not measured: no score for 60 of 60 texts: {reason}; "
     ) or failed.method.startswith(f"not measured: no score for 60 of 60 texts: {reason}")
     assert "quotes" not in failed.method
-    assert limits.describe() == "gives no valid score to: dialect"
+    assert limits.describe() == "gives no valid score to dialect"
 
 
 def test_a_few_missing_scores_do_not_fail_a_control_but_are_stated():
@@ -274,7 +275,7 @@ def test_findings_name_the_limits_of_their_scorer_and_of_no_other():
     scores = CONTROL_SCORES.empty_table()
     methods = [finding.method for finding in add_scorer_limits(findings, controls, scores)]
     assert methods == [
-        "a mean; the scorer simulated (000000000000) does not detect: threats",
+        "a mean; the scorer simulated (000000000000) does not detect threats",
         "a mean",
         "a mean",
         "a mean",

@@ -353,7 +353,7 @@ def test_the_values_contain_all_texts_and_their_scores(
             assert sorted(maxima.to_pylist()) == sorted(evidence["toxicity"].to_pylist())
     threats = get_finding(rows, "flagged_control_share", "must flag, text_kind=threats")
     assert threats["control_target"] == "scorer" and threats["verdict"] == "fail"
-    limits = "does not detect: threats, veiled hate"
+    limits = "does not detect threats and veiled hate"
     assert all(limits in row["method"] for row in rows if not row["control"])
 
 
