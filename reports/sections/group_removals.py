@@ -207,7 +207,7 @@ def describe_differences(corpus: CorpusFigures, rows: Sequence[Row]) -> InlineCo
         ]
     compared_rows = [row for row in people_rows if row["verdict"] != "not compared"]
     if not compared_rows:
-        return ["No group could be compared with all other documents of the same sources."]
+        return ["No group could be compared with all other documents from the same sources."]
     config = corpus.stage_artifacts[EFFECTS].manifest["parts"]["config"]
     content: list[InlineElement] = [
         describe_compared_groups(compared_rows, config["min_group_documents"])
@@ -233,7 +233,7 @@ def describe_compared_groups(compared_rows: Sequence[Row], min_documents: int) -
     large_count = sum(row["documents"] >= min_documents for row in compared_rows)
     smaller_count = len(compared_rows) - large_count
     smaller_groups = format_count(smaller_count, "smaller group")
-    others = "compared with those of all other documents of the same sources."
+    others = "compared with those of all other documents from the same sources."
     if not large_count:
         return (
             f"No group of people or dialect has {min_documents:,} documents or more. The removal "

@@ -286,11 +286,11 @@ def test_the_answer_names_significant_groups_with_share_interval_n_and_rate_of_o
     assert "Of the removed documents, 50 are lost: no copy remains in the corpus." in text
     assert (
         "The removal rates, duplicates included, of 2 groups (people and dialects) with at least "
-        "20 documents were compared with those of all other documents of the same sources. "
-        "Documents were removed significantly more often if they mention men "
-        "(30.0 % removed, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %). "
-        "1 other group shows no significant difference. Not counting duplicates of which a copy "
-        "remains, no group differs significantly."
+        "20 documents were compared with those of all other documents from the same sources. "
+        "Documents were removed significantly more often if they mention men (30.0 % removed, 95 "
+        "% interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %). 1 other group shows "
+        "no significant difference. Not counting duplicates of which a copy remains, no group "
+        "differs significantly."
     ) in text
     assert "town" not in text and "Jews" not in text
 
@@ -342,12 +342,12 @@ STRONG = [
         ),
         (
             [group("women", **EMPTY)],
-            "No group could be compared with all other documents of the same sources.",
+            "No group could be compared with all other documents from the same sources.",
         ),
         (
             [group("women"), group("men"), group("Jews", **EMPTY)],
             "The removal rates, duplicates included, of 2 groups (people and dialects) with at "
-            "least 20 documents were compared with those of all other documents of the same "
+            "least 20 documents were compared with those of all other documents from the same "
             "sources. None of them differs significantly. Not counting duplicates of which a copy "
             "remains, no group differs significantly.",
         ),
@@ -396,13 +396,13 @@ STRONG = [
             [group("women", documents=20), group("Jews", documents=19)],
             "The removal rates, duplicates included, of 1 group (people and dialects) with at "
             "least 20 documents, and of 1 smaller group, were compared with those of all other "
-            "documents of the same sources.",
+            "documents from the same sources.",
         ),
         (
             [group("women", documents=19), group("Jews", documents=18)],
             "No group of people or dialect has 20 documents or more. The removal rates of 2 "
             "smaller groups, duplicates included, were compared with those of all other documents "
-            "of the same sources.",
+            "from the same sources.",
         ),
         (
             [group("women", lost_verdict="not compared")],
