@@ -1,5 +1,7 @@
 """Test which declared encodings are replaced by the detected one, and that right ones are not."""
 
+import time
+
 import pytest
 
 from hallmark.tasks.corpus.reading.charsets import find_contradicting_encoding
@@ -121,3 +123,10 @@ def test_shares_decide():
     assert find_contradicting_encoding(more, "cp1252", lambda _: ["cp1251"]) == ""
     assert find_contradicting_encoding(latin[:60], "cp1251", lambda _: ["cp1252"]) == "cp1252"
     assert find_contradicting_encoding(latin[:57], "cp1251", lambda _: ["cp1252"]) == ""
+
+
+def test_letters_without_blanks_take_linear_time():
+    data = b"a" * 100_000
+    start = time.process_time()
+    assert find_contradicting_encoding(data, "cp1252", lambda _: ["cp1251"]) == ""
+    assert time.process_time() - start < 5
