@@ -278,6 +278,10 @@ def test_a_number_of_one_repeated_digit_is_a_placeholder(number, is_found):
     assert list_spans(text, ["GB"]) == [("GB_NINO", number)] * is_found
 
 
+def test_five_equal_digits_are_no_placeholder():
+    assert list_spans("RSSMRA11A11H1LMT", ["IT"]) == [("IT_CF", "RSSMRA11A11H1LMT")]
+
+
 @pytest.mark.parametrize(
     ("text", "card"),
     [
