@@ -35,7 +35,8 @@ MIN_OTHER_SHARE, MAX_LATIN_SHARE = 0.8, 0.5
 #: Fewer bytes outside ASCII show nothing.
 MIN_HIGH_BYTES = 20
 
-_WORD_WITH_HIGH_BYTES = re.compile(rb"[A-Za-z]*[\x80-\xff][A-Za-z\x80-\xff]*")
+# Without the assertion, letters in front of no high byte would take quadratic time.
+_WORD_WITH_HIGH_BYTES = re.compile(rb"(?<![A-Za-z])[A-Za-z]*[\x80-\xff][A-Za-z\x80-\xff]*")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _CONTROL_CHARACTER = re.compile("[\x80-\x84\x86-\x9f]")
 

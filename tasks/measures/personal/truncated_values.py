@@ -51,6 +51,15 @@ _CUE_PATTERNS = {
     "assignment": _CREDENTIAL_WORD,
     "iban": r"(?i:iban)",
 }
+#: Maximum distance of the start of a value from the end of the text, by cue.
+_MAX_CHARACTERS = {
+    "address": 260,
+    "digit": 80,
+    "token": SEARCHED_CHARACTERS,
+    "connection": 240,
+    "assignment": 240,
+    "iban": 60,
+}
 
 
 @dataclass(frozen=True)
@@ -60,8 +69,6 @@ class TruncatedShape:
     type: PersonalDataType
     cue: str
     """Name in `_CUE_PATTERNS` of the check that must match first."""
-    max_characters: int
-    """Maximum distance of its start from the end of the text."""
     pattern: str
     """Matches up to the end; the span is the group "value", or the whole match without one."""
 
@@ -72,7 +79,7 @@ class TruncatedShape:
 
     def find_span(self, text: str) -> tuple[int, int] | None:
         """Return the span of the value in a text without trailing white space, or None."""
-        match = self.compiled_pattern.search(text, max(0, len(text) - self.max_characters))
+        match = self.compiled_pattern.search(text, max(0, len(text) - _MAX_CHARACTERS[self.cue]))
         if match is None:
             return None
         if "value" in self.compiled_pattern.groupindex:
@@ -86,39 +93,34 @@ _NOT_WITHIN_WORD = r"(?<![A-Za-z0-9_-])"
 #: Digits without a context word or a typical format count from the seventh on: the first six digits
 #: of a card number identify its issuer, and PCI DSS allows showing them.
 _END_SHAPES = (
-    TruncatedShape("EMAIL", "address", 260, rf"(?<![\w.%+'-]){_LOCAL_PART}@[\w.-]{{0,190}}"),
+    TruncatedShape("EMAIL", "address", rf"(?<![\w.%+'-]){_LOCAL_PART}@[\w.-]{{0,190}}"),
     TruncatedShape(
         "EMAIL",
         "address",
-        100,
         r"(?:(?i:e-?mail|mailto)(?: address)?(?: is)?|@) ?[:=<(]{1,2} ?[\"'<(]?"
         rf"(?P<value>{_LOCAL_PART})",
     ),
     TruncatedShape(
         "PHONE",
         "digit",
-        50,
         rf"(?<!{WORD_CHARACTER})(?<![+.])\+[1-9](?:[ ().-]{{0,2}}\d){{2,14}}[ ().-]{{0,2}}",
     ),
     TruncatedShape(
         "PHONE",
         "digit",
-        40,
         rf"(?<!{WORD_CHARACTER})\((?:0\d{{1,4}}|\d{{3}})\)[ -]?\d{{1,4}}(?:[-. ]\d{{0,4}}){{0,3}}",
     ),
     TruncatedShape(
-        "PHONE", "digit", 20, rf"(?<!{WORD_CHARACTER})(?:1-)?\d{{3}}([-.])\d{{3}}\1\d{{0,3}}"
+        "PHONE", "digit", rf"(?<!{WORD_CHARACTER})(?:1-)?\d{{3}}([-.])\d{{3}}\1\d{{0,3}}"
     ),
     TruncatedShape(
         "PHONE",
         "digit",
-        30,
         rf"(?<!{WORD_CHARACTER})(?<!\d )0[1-9]\d{{0,3}} \d{{2,4}}(?:[ -]\d{{0,4}}){{0,3}}",
     ),
     TruncatedShape(
         "PHONE",
         "digit",
-        60,
         r"(?<![A-Za-z])(?i:tel|phone|telephone|call|fax|mobile|cell|dial|whatsapp|sms|telefon)"
         r"(?: number| no)?[.:]{0,2} ?"
         # Three separated digits are not a phone number: "Please call 2 10".
@@ -127,57 +129,47 @@ _END_SHAPES = (
     TruncatedShape(
         "CARD",
         "digit",
-        30,
         rf"(?<!{WORD_CHARACTER})(?<![.+-])(?:[3-6]\d|2[2-7])\d\d([ "
         rf"-]?)\d{{3,6}}(?:\1\d{{1,6}}){{0,3}}\1?",
     ),
     TruncatedShape(
         "CARD",
         "digit",
-        80,
         r"(?i:card|visa|mastercard|amex|american express)(?i: number| no)?\W{1,3}"
         r"(?:(?i:is|ends in|ending in)\W)?(?P<value>\d[\d -]{2,22})",
     ),
     TruncatedShape(
         "IBAN",
         "digit",
-        50,
         r"(?<![A-Za-z0-9])[A-Z]{2}\d{2}([ -]?)[A-Z0-9]{4}(?:\1[A-Z0-9]{4}){0,7}"
         r"(?:\1[A-Z0-9]{1,3})?(?:\1)?",
     ),
     TruncatedShape(
         "IBAN",
         "iban",
-        60,
         r"(?i:iban)\W{0,3}"
         r"(?P<value>[A-Z]{2}\d{0,2}[A-Z0-9 -]{0,36}|[a-z]{2}\d{2}[a-z0-9 -]{0,36})",
     ),
-    TruncatedShape(
-        "SSN", "digit", 20, rf"(?<!{WORD_CHARACTER})(?<![.+-])\d{{3}}-\d{{2}}-\d{{0,3}}"
-    ),
+    TruncatedShape("SSN", "digit", rf"(?<!{WORD_CHARACTER})(?<![.+-])\d{{3}}-\d{{2}}-\d{{0,3}}"),
     TruncatedShape(
         "IP",
         "digit",
-        20,
         rf"(?<!{WORD_CHARACTER})(?<![.-])(?<![=<>~!]=)(?<![^/]/)(?!10\.|127\.|192\.168\.)"
         r"(?=[\d.]*(?:3[2-9]|[4-9]\d|\d{3}))(?:\d{1,3}\.){3}\d{0,2}",
     ),
     TruncatedShape(
         "IP",
         "digit",
-        50,
         rf"(?<!{WORD_CHARACTER})(?<![:.])[23][0-9A-Fa-f]{{3}}:[0-9A-Fa-f]{{1,4}}:[0-9A-Fa-f:]{{0,32}}",
     ),
     TruncatedShape(
         "SECRET",
         "token",
-        SEARCHED_CHARACTERS,
         rf"{_NOT_WITHIN_WORD}(?:{'|'.join(f.truncated_pattern for f in VENDOR_KEY_FORMATS)})",
     ),
     TruncatedShape(
         "SECRET",
         "connection",
-        240,
         # A port or its placeholder is not a password: "localhost:8080", "localhost:{port}".
         r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s:/@\"'<>\[]{0,64}:"
         r"(?!\d{1,5}_{0,2}(?!\w)|[$%{<]|(?i:port)(?!\w))[^\s/@\"'<>]{1,128}",
@@ -185,7 +177,6 @@ _END_SHAPES = (
     TruncatedShape(
         "SECRET",
         "assignment",
-        240,
         rf"{_CREDENTIAL_WORD}{_END_OF_NAME}(?:=>?[ \t]{{0,3}}[\"'`]?|:[ \t]{{0,3}}[\"'`])"
         rf"(?P<value>(?![$%{{<*]){_CREDENTIAL_CHARACTER}{{2,200}})",
     ),
@@ -193,7 +184,6 @@ _END_SHAPES = (
     TruncatedShape(
         "SECRET",
         "assignment",
-        240,
         rf"{_CREDENTIAL_WORD}{_END_OF_NAME}:\*{{0,2}}[ \t]{{0,3}}"
         rf"(?P<value>(?=[a-z]*[A-Z0-9_/+~!@#$^&-])(?![$%{{<*]){_CREDENTIAL_CHARACTER}{{4,200}})",
     ),
@@ -241,7 +231,7 @@ def find_truncated_values(text: str, regions: Sequence[str] = ()) -> Iterator[Sp
     for shape in _END_SHAPES if cues else ():
         if shape.cue in cues and (span := shape.find_span(end)):
             yield Span(shape.type, start + span[0], start + span[1])
-    number = _NUMBER_AT_END.search(end, max(0, len(end) - 30)) if "digit" in cues else None
+    number = _NUMBER_AT_END.search(end) if "digit" in cues else None
     if number:
         preceding_text = end[max(0, number.start() - CONTEXT_CHARS_BEFORE) : number.start()]
         for data_type, context_pattern in _compile_national_id_announcements(tuple(regions)):

@@ -334,6 +334,18 @@ def test_a_list_that_is_not_utf8_and_a_missing_list_have_different_errors(hosts,
         digest_sources_and_block_lists(config, "")
 
 
+def test_an_invalid_entry_is_named_with_at_most_60_characters():
+    for name, entry, problem in (
+        ("domains", "a b" * 30, "is not a host name such as example.org"),
+        ("doc_ids", "0" * 90, "is not a document id, which has 32 hexadecimal digits"),
+    ):
+        with pytest.raises(UsageError) as raised:
+            load_block_list(BlockListConfig(**{name: (entry,)}))
+        assert str(raised.value) == (
+            f"ingest.block.{name}: {entry[:60]!r} {problem}; correct or remove it"
+        )
+
+
 @pytest.mark.parametrize("block", [{"sources": ["s"]}, {"domains": ["a.example"]}])
 def test_neither_text_nor_hash_is_kept_of_blocked_documents(tmp_path, session, block):
     """A second record with the same key is quarantined without its bytes."""

@@ -1,8 +1,14 @@
 """Test which declared encodings are replaced by the detected one, and that right ones are not."""
 
+import time
+
 import pytest
 
-from hallmark.tasks.corpus.reading.charsets import find_contradicting_encoding
+from hallmark.tasks.corpus.reading.charsets import (
+    LATIN_ENCODINGS,
+    OTHER_ENCODINGS,
+    find_contradicting_encoding,
+)
 from hallmark.tasks.corpus.reading.web_pages import decode_page, detect_encodings
 
 RUSSIAN = "Совет собрался во вторник вечером, чтобы обсудить новый мост. Жители были против."
@@ -121,3 +127,46 @@ def test_shares_decide():
     assert find_contradicting_encoding(more, "cp1252", lambda _: ["cp1251"]) == ""
     assert find_contradicting_encoding(latin[:60], "cp1251", lambda _: ["cp1252"]) == "cp1252"
     assert find_contradicting_encoding(latin[:57], "cp1251", lambda _: ["cp1252"]) == ""
+
+
+LATIN_NUMBERS, OTHER_NUMBERS = (2, 3, 4, 10, 13, 14, 15, 16), (5, 6, 7, 8)
+
+
+@pytest.mark.parametrize("number", LATIN_NUMBERS)
+def test_every_latin_part_of_iso_8859_may_be_declared_wrongly(number):
+    russian = RUSSIAN.encode("cp1251")
+    assert find_contradicting_encoding(russian, f"iso8859-{number}", lambda _: ["cp1251"])
+    assert {name for name in LATIN_ENCODINGS if name.startswith("iso")} == {
+        f"iso8859-{latin_number}" for latin_number in LATIN_NUMBERS
+    }
+
+
+@pytest.mark.parametrize("number", OTHER_NUMBERS)
+def test_every_other_part_of_iso_8859_may_be_declared_wrongly(number):
+    german = GERMAN.encode("cp1252")
+    assert find_contradicting_encoding(german, f"iso8859-{number}", lambda _: ["cp1252"])
+    assert {name for name in OTHER_ENCODINGS if name.startswith("iso")} == {
+        f"iso8859-{other_number}" for other_number in OTHER_NUMBERS
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("Мост мОСТ рЕКА", "koi8-r"),
+        ("Мост Река мОСТ", ""),
+        ("Мост мОСТ", ""),
+        ("моСТ реКА", ""),
+        ("МОст мОСТ", "koi8-r"),
+    ],
+)
+def test_more_inverted_than_usual_words_show_another_encoding(words, found):
+    data = f"{words} {'и ' * 20}".encode("cp1251")
+    assert find_contradicting_encoding(data, "cp1251", lambda _: ["koi8-r"]) == found
+
+
+def test_letters_without_blanks_take_linear_time():
+    data = b"a" * 100_000
+    start = time.process_time()
+    assert find_contradicting_encoding(data, "cp1252", lambda _: ["cp1251"]) == ""
+    assert time.process_time() - start < 5

@@ -1,9 +1,12 @@
 """Test local and streamed data sets: all ways give the same corpus, and a break loses nothing."""
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import httpx
+import huggingface_hub.constants
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +19,7 @@ from hallmark.tasks.corpus.reading.hub_datasets import (
     DatasetsSource,
     _may_be_temporary,
     read_dataset,
+    resolve_hub_commit,
 )
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from hallmark.tasks.corpus.reading.sources import Shard
@@ -180,6 +184,81 @@ def test_a_permanently_broken_stream_fails_the_stage_and_the_next_run_continues(
     artifact = ingest(IngestConfig(sources=[settings]))
     assert artifact["documents"].row_count == 1200
     assert len(read_texts) == len(set(read_texts)) == 1200
+
+
+@pytest.mark.parametrize("rows_before", [0, 1])
+def test_a_stream_is_restarted_three_times_without_a_table_between(
+    tmp_path, monkeypatch, rows_before
+):
+    """A table in between shows that the connection works, so that the count begins again."""
+    folder = write_shards(tmp_path / "set", rows=10)
+    open_data_file, waits, failures = hub_datasets._open_data_file, [], []
+
+    def open_unsteady_file(source, builder, file):
+        dataset = open_data_file(source, builder, file)
+        read_tables = dataset.iter
+
+        def iterate(batch_size):
+            if rows_before and len(failures) == 3:
+                yield next(read_tables(batch_size=batch_size))
+            failures.append(1)
+            raise ConnectionError("reset by peer")
+
+        dataset.iter = iterate
+        return dataset
+
+    monkeypatch.setattr(hub_datasets, "_open_data_file", open_unsteady_file)
+    monkeypatch.setattr(hub_datasets.time, "sleep", waits.append)
+    with pytest.raises(HallmarkError, match=r"reset by peer\); run again, or read the files"):
+        read_hub_dataset(folder)
+    assert waits == [1, 5, 30] + [1, 5, 30] * rows_before
+    assert len(failures) == len(waits) + 1
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Serve the information about one data set; yield the requests for it."""
+    requests = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            is_known = self.path.startswith("/api/datasets/user/name")
+            if is_known:
+                requests.append(self.path)
+            body = json.dumps({"id": "user/name", "sha": "c" * 40}).encode() if is_known else b""
+            self.send_response(200 if is_known else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+    yield requests
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_hub_says_which_commit_a_branch_is(hub):
+    settings = {"kind": "datasets", "name": "s", "path": "user/name"}
+    for revision in (None, "main", "v1"):
+        source = DatasetsSource(**settings, revision=revision)
+        assert resolve_hub_commit(source) == "c" * 40
+        (source_input,) = source.list_inputs(0)
+        assert source.compute_input_digest(source_input, None) == f"commit {'c' * 40}"
+    assert {path.rpartition("/")[2] for path in hub} == {"name", "main", "v1"}
+    hub.clear()
+    assert resolve_hub_commit(DatasetsSource(**settings, revision="a" * 40)) == "a" * 40
+    assert hub == []
+    with pytest.raises(UsageError, match="'user/other' is not a local folder, and the Hugging"):
+        resolve_hub_commit(DatasetsSource(**settings | {"path": "user/other"}))
 
 
 # Files that do not agree --------------------------------------------------------------------------

@@ -141,6 +141,11 @@ def test_an_archive_that_a_path_names_is_refused(tmp_path, name):
     assert explain_unread_name(name) == find_archive_reason(name) != ""
 
 
+def test_a_long_unknown_ending_is_cut():
+    assert explain_unread_name("a." + "x" * 19) == "unknown ending ." + "x" * 19
+    assert explain_unread_name("a." + "x" * 20) == "unknown ending ." + "x" * 19
+
+
 @pytest.mark.parametrize("ending", ["", *CODEC_BY_SUFFIX])
 def test_the_endings_that_are_read_are_not_those_of_archives(ending):
     assert find_archive_reason(f"a.tar.jsonl{ending}") == find_archive_reason(f"zip{ending}") == ""

@@ -366,6 +366,27 @@ def test_an_archive_within_a_record_is_one_document(write, ending):
     assert (get_texts(documents), errors) == (["a", inner.decode(), "b"], [])
 
 
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_an_archive_within_a_bad_record_has_no_records(write, ending):
+    """The record before it shows that each member holds one record."""
+    inner = b"".join(make_conversions(range(3)))
+    rows = [make_record(b"a"), make_record(inner, length=1), make_record(b"b")]
+    data = b"".join(map(COMPRESS_BY_ENDING[ending], rows))
+    documents, errors, _ = read_archive(write, data, f"a.warc{ending}")
+    assert get_texts(documents) == ["a", "b"]
+    assert errors == [("record 2", warc.FALSE_LENGTH)]
+
+
+def test_a_text_may_have_as_many_bytes_as_a_record(write):
+    """The letters take one byte in the archive and two in the text; one is not valid."""
+    page = make_page(b"\xe9" * 199 + b"\x81\xe9", kind="text/plain; charset=windows-1252")
+    path = write("a.warc", page)
+    (record,) = read_all(path, "warc", 400)
+    assert (record.text, record.error, record.lost_characters) == ("é" * 200, "", 1)
+    (record,) = read_all(path, "warc", 399)
+    assert (record.text, record.error, record.lost_characters) == ("", warc.TOO_LONG, 0)
+
+
 def test_an_empty_archive_is_an_error(write):
     for name, data in (
         ("a.warc", b""),

@@ -426,7 +426,7 @@ def test_signatures_and_responses_of_requests_are_found():
 
 # Keys of vendors ---------------------------------------------------------------------------------
 
-LETTERS = "aB3dE6gH9kLm2NpQ5rSt8uVwX1yZ4cFj7hKi0oPqRsTuVwXyZ" * 8
+LETTERS = "aB3dE6gH9kLm2NpQ5rSt8uVwX1yZ4cFj7hKi0oPqRsTuVwXyZ" * 9
 DIGITS = HEXADECIMAL * 8
 
 VENDOR_KEYS = [
@@ -487,6 +487,63 @@ def test_a_key_with_the_prefix_of_a_vendor_is_found(value):
         assert list_values(template.format(value)) == [("SECRET", value)]
     assert [v for _, v in list_values(f"x{value}")] != [value]
     assert [v for _, v in list_values(f"see {value[:-1]}é")] != [value]
+
+
+CAPITALS = "QYLP3J7ZK2M5N8RT" * 4
+#: Prefixes of vendors, with the characters of their keys and the least and most of them.
+KEY_LENGTHS = [
+    ("AKIA", CAPITALS, 16, 16),
+    ("ghp_", LETTERS, 36, 255),
+    ("github_pat_", LETTERS, 82, 82),
+    ("glpat-", LETTERS, 20, 80),
+    ("xoxb-1-", LETTERS, 10, 200),
+    ("xapp-1-A0-1-", LETTERS, 10, 200),
+    ("sk_live_", LETTERS, 16, 250),
+    ("whsec_", LETTERS, 24, 100),
+    ("sk-ant-", LETTERS, 24, 120),
+    ("sk-or-v1-", DIGITS, 64, 64),
+    ("sk-proj-", LETTERS, 20, 250),
+    ("sk-", LETTERS, 48, 48),
+    ("AIza", LETTERS, 35, 35),
+    ("ya29.", LETTERS, 20, 400),
+    ("GOCSPX-", LETTERS, 28, 28),
+    ("hf_", LETTERS, 34, 40),
+    ("gsk_", LETTERS, 40, 60),
+    ("nvapi-", LETTERS, 40, 80),
+    ("xai-", LETTERS, 70, 90),
+    ("pplx-", LETTERS, 40, 64),
+    ("r8_", LETTERS, 37, 37),
+    ("dckr_pat_", LETTERS, 27, 36),
+    ("npm_", LETTERS, 36, 36),
+    ("rubygems_", DIGITS, 48, 48),
+    ("SG." + LETTERS[:22] + ".", LETTERS, 43, 43),
+    ("key-", DIGITS, 32, 32),
+    ("SK", DIGITS, 32, 32),
+    ("sq0atp-", LETTERS, 22, 43),
+    ("EAAC", LETTERS, 56, 400),
+    ("dop_v1_", DIGITS, 64, 64),
+    ("shpat_", DIGITS, 32, 32),
+    ("dapi", DIGITS, 32, 32),
+    ("LTAI", LETTERS, 20, 20),
+    ("ATATT3", LETTERS, 60, 250),
+    ("glsa_", LETTERS, 41, 41),
+    ("lin_api_", LETTERS, 40, 40),
+    ("PMAK-", DIGITS, 59, 59),
+    ("hvs.", LETTERS, 24, 200),
+    ("sntrys_", LETTERS, 60, 400),
+    ("AGE-SECRET-KEY-1", CAPITALS, 58, 58),
+    ("123456789:AA", LETTERS, 33, 33),
+    ("hooks.slack.com/services/", LETTERS, 20, 80),
+    ("discord.com/api/webhooks/1234567890123456/", LETTERS, 50, 80),
+]
+
+
+@pytest.mark.parametrize(("prefix", "characters", "least", "most"), KEY_LENGTHS)
+def test_a_key_of_a_vendor_has_a_documented_length(prefix, characters, least, most):
+    for length in (least - 1, least, most, most + 1):
+        key = f"{prefix}{characters[:length]}"
+        found = [("SECRET", key)] * (least <= length <= most)
+        assert list_values(f"use {key}, please") == found, length
 
 
 # Private keys ------------------------------------------------------------------------------------

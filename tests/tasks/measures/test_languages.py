@@ -115,6 +115,18 @@ def test_the_language_of_most_segments_is_that_of_the_text(shares) -> None:
     assert 0.5 < probability.as_py() <= 0.8
 
 
+def test_two_segments_of_five_do_not_decide() -> None:
+    text = "".join(make_text(language, 1000) for language in ("en", "en", "fr", "fr", "en"))
+    (code,), (probability,) = estimate_languages(pa.array([text]))
+    assert code.as_py() == "en" and 0.5 < probability.as_py() <= 0.6
+
+
+def test_reading_stops_if_more_than_half_of_the_segments_are_in_one_language() -> None:
+    text = "".join(make_text(language, 1000) for language in ("fr", "en", "en", "en", "fr"))
+    (code,), (probability,) = estimate_languages(pa.array([text]))
+    assert code.as_py() == "en" and probability.as_py() > 0.9
+
+
 def test_a_text_in_three_languages_is_undetermined() -> None:
     text = "".join(make_text(language, 2000) for language in ("ru", "en", "zh"))
     (_,), (probability,) = estimate_languages(pa.array([text]))

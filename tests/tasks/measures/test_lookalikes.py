@@ -47,6 +47,7 @@ FOLDED = {
     "a cafe\u0301 and a b\u0353lue house by the sea": "a café and a blue house by the sea",
     "fuскiпg stuкк fuckiηg drиnк": "fucking stukk fucking drunk",  # letters that resemble
     "пope": "nope",
+    "workпкпк": "worknknk",  # half of the letters are Latin
     "Яush": "Rush",
     "ωork": "work",
 }
@@ -83,6 +84,27 @@ def test_variants_and_lookalikes_are_folded(text, folded):
 @pytest.mark.parametrize("text", UNCHANGED)
 def test_other_text_is_unchanged(text):
     assert fold_lookalikes(text) == text
+
+
+@pytest.mark.parametrize(
+    "characters",
+    [
+        "\xad\u180e\u200b\u200e\u200f",
+        "\u202a\u202b\u202c\u202d\u202e",
+        "".join(map(chr, range(0x2060, 0x2070))),
+        "\ufeff\u115f\u1160\u3164\uffa0",
+        "".join(map(chr, range(0x334, 0x339))),
+    ],
+)
+def test_each_invisible_character_is_removed(characters):
+    assert fold_lookalikes("".join(f"{character}x" for character in characters)) == "x" * len(
+        characters
+    )
+
+
+@pytest.mark.parametrize("character", "\xae\u2010\u2029\u202f\u205f\u2070\ufefc\u1161\u3165\uff9f")
+def test_neighbours_of_invisible_characters_are_kept(character):
+    assert fold_lookalikes(f"fo{character}ol") == f"fo{character}ol"
 
 
 @given(st.text())

@@ -257,6 +257,32 @@ def test_a_word_that_is_cut_by_the_distance_is_no_word_for_a_number():
 
 
 @pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("PESEL" + " " * 75 + "44051401359", True),
+        ("PESEL" + " " * 76 + "44051401359", False),
+        ("44051401359" + " " * 25 + "PESEL", True),
+        ("44051401359" + " " * 26 + "PESEL", False),
+    ],
+)
+def test_a_word_for_a_number_is_at_most_80_characters_before_or_30_after_it(text, is_found):
+    assert bool(find_personal_data_spans(text, regions=("PL",))) == is_found
+
+
+@pytest.mark.parametrize(
+    ("number", "is_found"),
+    [("AB 11 11 11 C", False), ("AB 11 11 12 C", True), ("AB 12 34 56 C", True)],
+)
+def test_a_number_of_one_repeated_digit_is_a_placeholder(number, is_found):
+    text = f"National insurance number: {number}"
+    assert list_spans(text, ["GB"]) == [("GB_NINO", number)] * is_found
+
+
+def test_five_equal_digits_are_no_placeholder():
+    assert list_spans("RSSMRA11A11H1LMT", ["IT"]) == [("IT_CF", "RSSMRA11A11H1LMT")]
+
+
+@pytest.mark.parametrize(
     ("text", "card"),
     [
         ("card 4111 1111 1111 1111 123, thanks", "4111 1111 1111 1111"),

@@ -402,6 +402,23 @@ def test_an_account_of_any_country_needs_check_digits_only(value):
     assert list_spans(wrong, (), ("IBAN",)) == []
 
 
+#: Lengths of account numbers in countries that are not in the registry of SWIFT.
+UNREGISTERED_LENGTHS = {
+    **{"AO": 25, "BF": 28, "BJ": 28, "CF": 27, "CG": 27, "CI": 28, "CM": 27, "CV": 25, "DZ": 26},
+    **{"GA": 27, "GQ": 27, "GW": 25, "IR": 26, "KM": 27, "MA": 28, "MG": 27, "ML": 28, "MZ": 25},
+    **{"NE": 28, "SN": 28, "TD": 27, "TG": 28},
+}
+
+
+@pytest.mark.parametrize(("country", "length"), UNREGISTERED_LENGTHS.items())
+def test_an_account_of_an_unregistered_country_has_a_fixed_length(country, length):
+    for size in (length - 1, length, length + 1):
+        account = ("1234567890" * 3)[: size - 4]
+        digits = "".join(str(int(character, 36)) for character in f"{account}{country}00")
+        number = f"{country}{98 - int(digits) % 97:02d}{account}"
+        assert list_values(f"to {number} today", types=("IBAN",)) == [number] * (size == length)
+
+
 @pytest.mark.parametrize("word", ["BIC", "bic:X", "EUR", "COBADEFF", "COBADEFFXXX"])
 def test_a_word_may_follow_an_account_without_a_space(word):
     value = "DE89370400440532013000"

@@ -79,6 +79,11 @@ def test_parts_with_a_context_word_or_a_typical_format_are_found(text, stays):
     assert remove_found_values(text) == stays
 
 
+def test_words_for_numbers_of_a_country_count_in_its_region():
+    for regions, stays in ((("PL",), "PESEL "), (("US",), "PESEL 44051"), ((), "PESEL 44051")):
+        assert remove_found_values("PESEL 44051", regions) == stays
+
+
 @pytest.mark.parametrize(
     "text",
     [
