@@ -171,8 +171,8 @@ def _render_findings(rows: Sequence[Report], other_names: Sequence[str]) -> list
     if equal_count:
         lines += [
             "",
-            f"{format_count(equal_count, 'finding')} {'has' if equal_count == 1 else 'have'} equal "
-            "values, such as baselines on the same text; --json lists all findings",
+            f"{format_count(equal_count, 'finding')} {'has' if equal_count == 1 else 'have'} "
+            "equal values, as baselines on the same text do; --json lists all findings",
         ]
     return lines
 

@@ -14,7 +14,7 @@ from hallmark.tasks.contract import format_count
 Report = dict[str, Any]
 
 #: How the time basis of a stage begins if an earlier artifact was timed, see ``run_forecast``.
-EARLIER_ARTIFACT_BASIS = "estimate: time that it took to compute "
+EARLIER_ARTIFACT_BASIS = "estimate: time taken to compute "
 
 #: Number of stages without an estimated time that are named.
 MAX_LISTED_STAGES = 4

@@ -28,6 +28,6 @@ def _render_files(report: dict[str, str]) -> str:
         [
             f"config: {report['config']}",
             f"answers to the questions on the cards: {report['answers']}",
-            f"run it with: hallmark run {report['config']}",
+            f"run this config with: hallmark run {report['config']}",
         ]
     )

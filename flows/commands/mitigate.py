@@ -163,7 +163,7 @@ def mitigate(
 def render_dry_run(report: Report) -> str:
     """Format the report of a dry run: the documents, a line each, and the time."""
     documents = report["documents"]
-    lines = [f"dry run of mitigate with run {report['run']}: nothing was trained or written"]
+    lines = [f"dry run of hallmark mitigate on run {report['run']}: nothing was trained or written"]
     for document in documents:
         toxicity = document["toxicity"]
         toxicity_note = "" if toxicity is None else f", toxicity {toxicity:.2f}"

@@ -63,4 +63,6 @@ def _render_release(report: dict[str, Any]) -> str:
         f"{format_card_kind(card['card']['kind'])}: {card['description']}"
         for card in report["cards"]
     ]
-    return "\n".join([*lines, f"verify it with: hallmark verify-release {report['folder']}"])
+    return "\n".join(
+        [*lines, f"verify the release with: hallmark verify-release {report['folder']}"]
+    )

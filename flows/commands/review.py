@@ -185,7 +185,7 @@ def _render_signing_steps(report: Report) -> str:
     return "\n".join(
         [
             f"statement: {report['statement']}",
-            "read it, sign it with your SSH key, and store the signature:",
+            "read the statement, sign it with your SSH key, and store the signature:",
             f"    {report['sign']}",
             f"    {report['then']}",
         ]

@@ -618,7 +618,7 @@ class Forecaster:
         except HallmarkError:  # a split without text, which other checks report
             return
         row.time_basis = (
-            "estimate: time that the baseline models took on a part of the text, scaled in "
+            "estimate: time taken by the baseline models on a part of the text, scaled in "
             "proportion to bytes and tokens"
         )
 
@@ -643,9 +643,7 @@ class Forecaster:
                 newest_artifact = find_newest_artifact(self.store, row.stage)
                 if newest_artifact is not None:
                     row.seconds = read_artifact_seconds(newest_artifact)
-                    row.time_basis = (
-                        f"estimate: time that it took to compute {newest_artifact.name}"
-                    )
+                    row.time_basis = f"estimate: time taken to compute {newest_artifact.name}"
 
     def _sum_stage_seconds(self) -> Report:
         """Sum the seconds of the stages that would run, and list those without an estimate."""

@@ -211,7 +211,7 @@ def _describe_missing_weights(config: StageConfig) -> str:
         ):
             return (
                 f"the weights of the Detoxify model {scorer.model} are not on this machine; the "
-                "run downloads them"
+                "run will download them"
             )
     return ""
 

@@ -223,7 +223,7 @@ class _ListColumn:
     def __init__(self, column: pa.ChunkedArray) -> None:
         list_array = column.combine_chunks()
         if list_array.null_count or not pa.types.is_large_list(list_array.type):
-            raise ValueError("the columns are not lists of tokens")
+            raise ValueError("the columns do not contain lists of tokens")
         self.values: NDArray[np.int32] = list_array.values.to_numpy()
         self.offsets: Int64 = list_array.offsets.to_numpy()
         self.lengths: Int64 = np.diff(self.offsets)

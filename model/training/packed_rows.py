@@ -233,7 +233,8 @@ def _iter_id_arrays(
         for batch in _iter_id_columns(file, path):
             if batch.null_count or batch.flatten().null_count:
                 raise ValueError(
-                    f"The column token_ids of {path} has missing values: is it a packed table?"
+                    f"The column token_ids of {path} has missing values: is the file a packed "
+                    "table?"
                 )
             ids = batch.flatten().to_numpy(zero_copy_only=False)
             if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:

@@ -781,11 +781,11 @@ def test_a_forecast_ends_with_its_warnings(warnings, expected):
         ([STAGE | {"seconds": 172_800}], (172_800, []), "about 2.0 days", " h"),
         (
             [
-                STAGE | {"time_basis": f"estimate: time that it took to compute ingest/{n}"}
+                STAGE | {"time_basis": f"estimate: time taken to compute ingest/{n}"}
                 for n in range(2)
             ],
             (80.0, []),
-            "\n  estimate: time that it took to compute the newest artifact of the same stage",
+            "\n  estimate: time taken to compute the newest artifact of the same stage",
             "ingest/0",
         ),
     ],

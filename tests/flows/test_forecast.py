@@ -126,7 +126,7 @@ def test_the_forecast_of_smoke_matches_its_run(smoke, absent):
     assert training["step"]["training_seconds"] >= 60 * training["step"]["seconds_per_step"] > 0
     assert training["step"]["peak_bytes"] > training["memory"]["total"]
     row = next(row for row in report["stages"] if row["label"] == "capability_baselines")
-    assert row["time_basis"].startswith("estimate: time that the baseline models took")
+    assert row["time_basis"].startswith("estimate: time taken by the baseline models")
     assert row["seconds"] > 0
 
 
