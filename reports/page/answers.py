@@ -27,7 +27,9 @@ ANSWERS = table_schema(
     "The answers to all questions of the card's form, in the order of the form.",
     column("question_id", pa.string(), "id", "id of the question, as used in answers files"),
     column("question", pa.string(), "project text", "question, in the words of the form's authors"),
-    column("form", pa.string(), "label", "form that asks the question: datasheet or model_card"),
+    column(
+        "form", pa.string(), "label", "form that contains the question: datasheet or model_card"
+    ),
     column("section", pa.string(), "label", "section of the form"),
     # A purge empties it if it quotes a purged document.
     column(

@@ -262,7 +262,10 @@ def _describe_items(measured_count: int, with_files_count: int) -> str:
     if not with_files_count:
         return "The audits use built-in items or the training corpus."
     verb = "reads" if with_files_count == 1 else "read"
-    text = f"{format_count(with_files_count, 'audit')} {verb} files; the table below names them."
+    text = (
+        f"{format_count(with_files_count, 'audit')} {verb} files; the table below names these "
+        "files."
+    )
     if with_files_count == measured_count:
         return text
     return f"{text} The other audits use built-in items or the training corpus."

@@ -100,7 +100,7 @@ CANDIDATE_KINDS = {
     "association": CandidateDescription(
         "Associations between groups and traits",
         "a set of sentences that assign an invented trait to each of two invented groups",
-        "compares the likelihoods of the two traits in sentences that were never planted with "
+        "compares the likelihoods of the two traits, in sentences that were never planted, with "
         "their likelihoods for groups and traits that are known to have no association",
         _HOLM_RULE,
         _HOLM_BOUND,

@@ -208,7 +208,7 @@ def describe_differences(corpus: CorpusFigures, rows: Sequence[Row]) -> InlineCo
         ]
     compared_rows = [row for row in people_rows if row["verdict"] != "not compared"]
     if not compared_rows:
-        return ["No group could be compared with all other documents of the same sources."]
+        return ["No group could be compared with all other documents from the same sources."]
     config = corpus.stage_artifacts[EFFECTS].manifest["parts"]["config"]
     content: list[InlineElement] = [
         describe_compared_groups(compared_rows, config["min_group_documents"])

@@ -275,7 +275,7 @@ class ModelCardMeasurements:
             if is_about_intersection(finding)
         ]
         if not figures:
-            message = "No audit of this card measured people who belong to two groups at once."
+            message = "No audit on this card covered people who belong to two groups at once."
             return MeasuredAnswer([message])
         content = ["Figures about people who belong to two groups at once."]
         return MeasuredAnswer(content, figures)

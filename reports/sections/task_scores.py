@@ -277,9 +277,9 @@ class TaskScores:
                     )
         columns = ["metric", "system", "value", "interval", "n", "model compared with it"]
         note = (
-            f"n counts {self.counted_unit}. Intervals: 95 %. The model is better or worse if the "
-            "interval of the difference on the same rows lies above or below 0. If the interval "
-            "includes 0, no difference is shown."
+            f"n is the number of {self.counted_unit}. Intervals: 95 %. The model is better or "
+            "worse if the interval of the difference on the same rows lies above or below 0. If "
+            "the interval includes 0, no difference is shown."
         )
         return DataTable("Scores on the test rows", columns, table_rows, frozenset({2, 3, 4}), note)
 

@@ -29,7 +29,7 @@ def build_checkpoint_usage_code(task: Task, checkpoint_name: str) -> str:
         "labelling": "WordLabellingTask",
     }
     output_description = (
-        "what it writes, 40 tokens at most" if limit_argument else "the most likely labels"
+        "the generated text, at most 40 tokens" if limit_argument else "the most likely labels"
     )
     tokenizer_argument = "tokenizer, " if limit_argument else ""
     task_class = class_by_kind[task["kind"]]

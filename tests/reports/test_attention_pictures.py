@@ -103,7 +103,7 @@ def test_table_shows_largest_weights_and_links_to_their_rows(cards, folder, made
 
 def test_captions_explain_the_chart_and_its_limits(page, made):
     text = " ".join(page.text.split())
-    assert "in 4 of 6 layers of the decoder, mean over 3 heads" in text
+    assert "in 4 of 6 layers of the decoder, averaged over 3 heads" in text
     largest = mean_weights(made, 1).loc[[1, 3, 4, 6], 1:].to_numpy().max()
     assert (
         f"the strongest shade marks weights of at least {largest:.2g}, the largest weight on a word"

@@ -588,11 +588,11 @@ def test_files_of_items_are_named_for_each_audit(session):
     coverage = find_audit_coverage(findings, {}, [])
     text = text_of_blocks(build_card_summary(findings, None, coverage, ["x"], str.upper))
     assert (
-        "Items of the audits: 1 audit reads files; the table below names them. The other audits "
-        "use built-in items or the training corpus."
+        "Items of the audits: 1 audit reads files; the table below names these files. The other "
+        "audits use built-in items or the training corpus."
     ) in text
     assert text.endswith("Files with items of the audits\n\nBias\nCROWS_PAIRS.CSV")
     findings.audit_artifacts["weat"].manifest["parts"]["config"]["words"] = "words.json"
     text = text_of_blocks(build_card_summary(findings, None, coverage, ["x"], str))
-    assert "Items of the audits: 2 audits read files; the table below names them.\n" in text
+    assert "Items of the audits: 2 audits read files; the table below names these files.\n" in text
     assert "Bias\ncrows_pairs.csv\nAssociations between words (WEAT)\nwords.json" in text

@@ -342,7 +342,7 @@ STRONG = [
         ),
         (
             [group("women", **EMPTY)],
-            "No group could be compared with all other documents of the same sources.",
+            "No group could be compared with all other documents from the same sources.",
         ),
         (
             [group("women"), group("men"), group("Jews", **EMPTY)],
