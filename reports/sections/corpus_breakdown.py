@@ -160,8 +160,8 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(
         Paragraph(
             [
-                "A mention of an occupation is counted if it is near more words of one gender "
-                "than of the other in the same sentence. Of the counted mentions, ",
+                "A mention of an occupation is counted if it is near more words for one gender "
+                "than for the other in the same sentence. Of the counted mentions, ",
                 overall_share,
                 " are near more words for women (such as she, her, woman, Mrs) than for men.",
             ]
@@ -206,8 +206,8 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
             [
                 "Number of occupations for which no difference was found, because the interval "
                 f"contains the share of all occupations: {inconclusive_count:,}. Number of "
-                "occupations that are mentioned, but never near more words of one gender than "
-                f"of the other: {len(occupation_rows) - len(rows_with_share):,}. About one in "
+                "occupations that are mentioned, but never near more words for one gender than "
+                f"for the other: {len(occupation_rows) - len(rows_with_share):,}. About one in "
                 "twenty comparisons shows a difference by chance. Wilson intervals assume "
                 "independent mentions and are too narrow where a text repeats itself. The profile "
                 "counts English words, not roles: a printer may be a machine."

@@ -123,7 +123,8 @@ def test_next_unmasked_site_replaces_the_earlier_one(
 
 def test_missing_input_is_named(session, records, tmp_path):
     with pytest.raises(
-        HallmarkError, match=r"^run 20260101-100000-aaaa: the store .* does not contain checkpoint/"
+        HallmarkError,
+        match=r"^run 20260101-100000-aaaa: checkpoint/\w+, .* is missing from the store ",
     ):
         write_unredacted_site(session.store, records[0], tmp_path / "clear")
     assert stat.S_IMODE((tmp_path / "clear").stat().st_mode) == 0o700

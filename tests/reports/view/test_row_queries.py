@@ -175,7 +175,7 @@ def test_rows_are_not_selected_by_what_may_be_hidden(view, name):
     ],
 )
 def test_a_value_of_another_type_is_named(view, terms, expected):
-    with pytest.raises(UsageError, match=f"the column {terms[0]} needs {expected}, and"):
+    with pytest.raises(UsageError, match=f"the column {terms[0]} needs {expected}, but"):
         find(view, filters=[terms])
 
 
