@@ -100,9 +100,9 @@ SOURCE_NOTE = (
 )
 PEOPLE_NOTE = (
     "A high ratio does not prove that a filter is unfair: documents that mention a group also "
-    "differ in other ways. Lists of English words and phrases find mentions and dialect markers, "
-    "so only documents in English or an undetermined language are counted and compared. A marker "
-    "does not prove who wrote a text."
+    "differ in other ways. Mentions and dialect markers are found with lists of English words and "
+    "phrases, so only documents in English or an undetermined language are counted and compared. "
+    "A marker does not prove who wrote a text."
 )
 
 
@@ -236,7 +236,7 @@ def describe_compared_groups(compared_rows: Sequence[Row], min_documents: int) -
     others = "compared with those of all other documents from the same sources."
     if not large_count:
         return (
-            f"No group of people or dialect has {min_documents:,} documents or more. The removal "
+            f"No group of people or dialect has at least {min_documents:,} documents. The removal "
             f"rates of {smaller_groups}, duplicates included, were {others}"
         )
     smaller_clause = f", and of {smaller_groups}," if smaller_count else ""
