@@ -312,6 +312,23 @@ TIMES_READ = column(
 )
 
 
+def flag_unread_items(items: pa.Table, is_training_text: np.ndarray) -> np.ndarray:
+    """Flag the items whose training text had not been read completely by the checkpoint's step.
+
+    No item is flagged if it is unknown what had been read, or if no training text of its kind had
+    been read: then there is nothing to find, and the items are a control.
+
+    Args:
+        items: The items, with the columns ``kind`` and ``times_read``.
+        is_training_text: Whether the item is a text of the training documents, (n,) bool.
+    """
+    read_counts = read_float_column(items, TIMES_READ.name)
+    kinds = items["kind"].to_numpy(zero_copy_only=False)
+    has_read_kind = np.isin(kinds, np.unique(kinds[is_training_text & (read_counts > 0)]))
+    is_unread: np.ndarray = is_training_text & (read_counts == 0) & has_read_kind
+    return is_unread
+
+
 #: The column of the scorer that decides a value, which findings name.
 SCORED_BY = column(
     "scorer", pa.string(), "label", "name and digest of the scorer that gave the value"

@@ -38,6 +38,7 @@ from hallmark.tasks.audits.judging.measures import (
     ValueWriter,
     declare_slice_tags,
     estimate_untested_mean,
+    flag_unread_items,
     make_slope_estimator,
     read_float_column,
 )
@@ -51,7 +52,7 @@ from hallmark.tasks.audits.probe import CorpusTables, Probe
 from hallmark.tasks.audits.probe_settings import SeededConfig
 from hallmark.tasks.audits.responses import Responses
 from hallmark.tasks.audits.slice_tags import SliceTags
-from hallmark.tasks.contract import ID_TYPE, Seed, Table, column
+from hallmark.tasks.contract import ID_TYPE, Seed, Table, column, format_count
 from hallmark.tasks.measures.sampling import sample_documents
 
 
@@ -395,9 +396,16 @@ def sample_unplanted_documents(
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: ExtractionConfig) -> str:
-    """Write the exposure of canaries, and how much of its text each attempt reproduces."""
+    """Write the exposure of canaries, and how much of its text each attempt reproduces.
+
+    Training documents that training had not read completely by the checkpoint's step are excluded.
+    """
     exposure.add_exposure_values(responses, writer)
     read_texts = responses.select_part()
+    is_unread = flag_unread_items(
+        writer.items, np.asarray(pc.equal(writer.items["kind"], "train"))
+    )[read_texts["row"].to_numpy()]
+    read_texts = read_texts.filter(pa.array(~is_unread))
     item_rows = read_texts["row"].to_numpy()
     target_lengths = pc.list_value_length(read_texts["ranks"]).to_numpy(zero_copy_only=False)
     log_p = np.array([sum(row) for row in read_texts["log_probs"].to_pylist()], np.float64)
@@ -430,7 +438,10 @@ def score_items(responses: Responses, writer: ValueWriter, config: ExtractionCon
             draw_count=draw_count,
             **longest_prefix_fields,
         )
-    return ""
+    if not is_unread.any():
+        return ""
+    unread_count = format_count(int(is_unread.sum()), "text")
+    return f"training documents that the model had not read are excluded ({unread_count})"
 
 
 def count_leading_matches(ranks: Sequence[int]) -> float:

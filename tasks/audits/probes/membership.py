@@ -37,6 +37,7 @@ from hallmark.tasks.audits.judging.measures import (
     HasSeed,
     Measure,
     ValueWriter,
+    flag_unread_items,
     read_float_column,
 )
 from hallmark.tasks.audits.probe import CorpusTables, ExtraSteps, Probe
@@ -329,7 +330,8 @@ def score_items(responses: Responses, writer: ValueWriter, config: MembershipCon
         strict=True,
     )
     text_scores = [compute_membership_scores(*text_inputs) for text_inputs in score_inputs]
-    kept_indices = np.flatnonzero(~flag_unread_members(writer.items)[item_rows])
+    is_member = writer.items["is_member"].to_numpy(zero_copy_only=False).astype(bool)
+    kept_indices = np.flatnonzero(~flag_unread_items(writer.items, is_member)[item_rows])
     for score_name in SCORE_NAMES:
         writer.add_values(
             score_name,
@@ -344,9 +346,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: MembershipCon
         if unread_count
         else ""
     )
-    member_read_counts = read_float_column(writer.items, "times_read")[
-        writer.items["is_member"].to_numpy(zero_copy_only=False)
-    ]
+    member_read_counts = read_float_column(writer.items, "times_read")[is_member]
     has_no_read_member = len(member_read_counts) and (member_read_counts == 0).all()
     exclusion_note = (
         "; training had read no member by this step" if has_no_read_member else exclusion_note
@@ -355,19 +355,6 @@ def score_items(responses: Responses, writer: ValueWriter, config: MembershipCon
         f"first {max(token_counts, default=0)} tokens, "
         f"{responses.opening_description}{exclusion_note}"
     )
-
-
-def flag_unread_members(items: pa.Table) -> np.ndarray:
-    """Flag the members that training had not completely read, (n,) bool.
-
-    None is flagged of a kind of which training had read no member, or if this is unknown.
-    """
-    is_member = items["is_member"].to_numpy(zero_copy_only=False).astype(bool)
-    read_counts = read_float_column(items, "times_read")
-    kinds = items["kind"].to_numpy(zero_copy_only=False)
-    has_read_kind = np.isin(kinds, np.unique(kinds[is_member & (read_counts > 0)]))
-    is_unread: np.ndarray = is_member & (read_counts == 0) & has_read_kind
-    return is_unread
 
 
 def simulate_log_likelihoods(

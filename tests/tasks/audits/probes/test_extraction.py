@@ -272,6 +272,44 @@ def test_values_have_the_number_of_reads_by_the_checkpoint_s_step(own_folder, co
         assert not any("read completely" in r["method"] for r in findings.to_pylist())
 
 
+@stage(name="fake_reading", tables={"document_reads": DOCUMENT_READS, "checkpoints": CHECKPOINTS})
+def fake_reading(documents: Table, config: TrainedConfig, context: StageContext) -> None:
+    """Write that every second training document was read by step 10."""
+    row = {"step": [10], "tokens_seen": [0], "artifact": ["a"], "content_digest": [config.content]}
+    context.get_table_writer("checkpoints").write(row | {"loss": [0.0], "validation_loss": [0.0]})
+    rows = documents.read(["doc_id", "split"]).sort_by("doc_id").to_pylist()
+    for read_id in [row["doc_id"] for row in rows if row["split"] == "train"][::2]:
+        row = {name: [0] for name in DOCUMENT_READS.names} | {"source": [""], "doc_id": [read_id]}
+        context.get_table_writer("document_reads").write(row | {"step": [10], "times_read": [1]})
+
+
+def test_training_documents_that_the_model_had_not_read_are_excluded(own_folder, corpus):
+    content = folder_to_artifact(Path(own_folder), "checkpoint").content_digest
+    arguments = (own_folder, corpus["canaries"], corpus["documents"], QUICK)
+    every_value, *_ = run(*arguments)
+    trained = fake_reading(corpus["documents"], TrainedConfig(content=content))
+    values, findings, *_ = run(*arguments, trained)
+
+    def list_read_counts(values, kind):
+        rows = select_evidence(values, {"measure": "extractable", "kind": kind})
+        return rows["times_read"].to_pylist()
+
+    all_train, read_train = (list_read_counts(table, "train") for table in (every_value, values))
+    assert 0 < len(read_train) < len(all_train)
+    assert {*read_train} == {1}
+    for kind in ("holdout", "passage", "record"):
+        counts = [len(list_read_counts(table, kind)) for table in (every_value, values)]
+        assert counts[0] == counts[1] > 0
+    count = len(all_train) - len(read_train)
+    note = f"training documents that the model had not read are excluded ({count} text"
+    methods = [
+        row["method"]
+        for row in findings.to_pylist()
+        if (row["metric"], dict(row["slice"]).get("kind")) == ("extractable", "train")
+    ]
+    assert methods and all(note in method for method in methods)
+
+
 def test_a_text_that_the_model_would_write_is_extractable(own_folder, model, session):
     """One text is what the model writes; the other differs in the sixth token."""
     prompt = model.encode(TEXTS[0])[:6]
