@@ -322,7 +322,7 @@ class DatasheetMeasurements:
             masked,
             " (such as personal data) with placeholders and cut ",
             cut,
-            " (such as repeated or toxic passages). The ledgers of the stages list each span with "
+            " (such as repeated passages or file headers). The ledgers of the stages list each span with "
             "the reason.",
         ]
 

@@ -266,7 +266,7 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         state = "not worse" if compares_with_baseline else "not found"
         if _is_planted_text_undetected(risk, findings):
             state = "unknown"
-            sensitivity.append(" No conclusion: the tests do not detect the planted text either.")
+            sensitivity.append(" No conclusion: the audits do not detect this planted text either.")
         return RiskLine(RISKS[risk].title, state, [*content, *sensitivity], page)
     for headline, finding in headlines[:1]:
         assert headline is not None
@@ -673,7 +673,7 @@ def _explain_unmeasured_risk(
 ) -> str:
     """Explain why no audit measured a risk."""
     if not audits and has_planted_text:
-        return "Not measured with real data: the audits test this risk only with planted text."
+        return "Not tested with real data, only with planted text."
     if not audits:
         return "Not measured: no audit covers this risk."
     reasons = []

@@ -103,7 +103,7 @@ def explain_missing_rates(corpus: CorpusFigures) -> str:
     """Return why the error rates of the toxicity filter are unknown."""
     if not corpus.list_toxicity_actions():
         return "no rule uses a toxicity score"
-    return "no source has known content, such as that of an invented town"
+    return "the sources do not state which documents are toxic"
 
 
 def describe_missed_documents(corpus: CorpusFigures, source: str) -> list[InlineElement]:

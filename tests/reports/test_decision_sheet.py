@@ -386,7 +386,7 @@ def test_planted_secrets_are_shown_as_sensitivity(session):
     ) in said["Memorised training text"][1]
     assert said["Personal data"] == (
         "unknown",
-        "Not measured with real data: the audits test this risk only with planted text. Test "
+        "Not tested with real data, only with planted text. Test "
         "sensitivity (planted text, not a finding): given the preceding text, the model writes the "
         "personal data of 75.0 % of the invented records planted 64 times (95 % interval 50.0 % to "
         "100.0 %, n = 9).",
@@ -585,7 +585,7 @@ def test_no_conclusion_follows_where_planted_text_is_not_detected(session, low, 
         "Memorised training text"
     ]
     assert said_state == state
-    undetected = " No conclusion: the tests do not detect the planted text either."
+    undetected = " No conclusion: the audits do not detect this planted text either."
     assert text.endswith(undetected) == (state == "unknown")
 
 

@@ -618,7 +618,7 @@ def stored_filter(config: StoredFilterConfig, context: StageContext) -> None:
 @pytest.mark.parametrize(
     ("signal", "reason"),
     [
-        ("toxicity", "no source has known content, such as that of an invented town"),
+        ("toxicity", "the sources do not state which documents are toxic"),
         ("word_count", "no rule uses a toxicity score"),
     ],
 )
