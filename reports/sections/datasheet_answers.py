@@ -322,8 +322,8 @@ class DatasheetMeasurements:
             masked,
             " (such as personal data) with placeholders and cut ",
             cut,
-            " (such as repeated passages or file headers). The ledgers of the stages list each span with "
-            "the reason.",
+            " (such as repeated passages or file headers). The ledgers of the stages list each "
+            "span with the reason.",
         ]
 
     def _has_search_for_near_copies(self) -> bool:
