@@ -237,7 +237,7 @@ def describe_compared_groups(compared_rows: Sequence[Row], min_documents: int) -
     others = "compared with those of all other documents from the same sources."
     if not large_count:
         return (
-            f"No group of people or dialect has {min_documents:,} documents or more. The removal "
+            f"No group of people or dialect has at least {min_documents:,} documents. The removal "
             f"rates of {smaller_groups}, duplicates included, were {others}"
         )
     smaller_clause = f", and of {smaller_groups}," if smaller_count else ""
