@@ -400,7 +400,7 @@ class ModelCardBuilder:
                 rows.append([get_audit_title(audit), *cells])
         if rows:
             columns = ["audit", "groups of people", "other conditions"]
-            note = "The pages of the audits show the figures for all groups and conditions."
+            note = "The audit pages show the figures for all groups and conditions."
             table = DataTable("Groups and conditions that were measured", columns, rows, note=note)
             section.add_blocks(Details("Groups of people and conditions, by audit", [table]))
         section.add_blocks(

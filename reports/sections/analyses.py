@@ -162,7 +162,7 @@ def build_controls_page(findings: Findings) -> Section:
     """Build the page of the controls of all audits and of their scorers."""
     counts = count_control_results(collect_controls(findings))
     answer = (
-        "Controls have a known answer and test the audits, their baselines, the model and the "
+        "Controls have known answers; they test the audits, their baselines, the model and the "
         f"scorers. {counts[:1].upper()}{counts[1:]}."
     )
     section = Section("Controls", [Paragraph([answer])], page="controls", answer=[answer])

@@ -697,7 +697,7 @@ def _describe_omitted_harms(
     return [
         Paragraph(
             [
-                "This list contains only the largest finding of each metric of an audit, and at "
+                "This list contains only the largest finding for each metric of an audit, and at "
                 f"most {MAX_SHOWN_FINDINGS} findings. It omits "
                 f"{format_count(omitted_count, 'further harm')}; to list all of them, run "
                 "hallmark findings."

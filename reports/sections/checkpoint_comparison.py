@@ -255,7 +255,7 @@ def build_exclusions_table(
     if not rows and not any(audit.comparisons for audit in audits):
         return Paragraph(["The audits of these checkpoints computed no findings."])
     if not rows:
-        return Paragraph(["Every checkpoint has all findings, and all are compared in pairs."])
+        return Paragraph(["All findings exist at every checkpoint and are compared in pairs."])
     return DataTable(
         "Findings not compared, or not compared in pairs", ["audit", "findings", "why"], rows
     )

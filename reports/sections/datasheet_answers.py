@@ -454,8 +454,8 @@ class DatasheetMeasurements:
         if not counts:
             return []
         return [
-            "Documents are not assigned to groups of people. A list of English words finds "
-            "mentions of groups: ",
+            "Documents are not assigned to groups of people. Mentions of groups are found with a "
+            "list of English words: ",
             *_list_counts(counts),
             ". A mention does not show who wrote a text.",
         ]
@@ -507,7 +507,7 @@ class DatasheetMeasurements:
         if INGEST not in self._list_stages() or not kinds:
             return []
         return [
-            "The data was collected by software. Hallmark's readers (for the kinds of sources: "
+            "The data was collected by software. Hallmark's readers (for these kinds of sources: "
             f"{', '.join(kinds)}) read ",
             ShortFigure(self._count_documents_of_stage(INGEST, "input")),
             " records; ",

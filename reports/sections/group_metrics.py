@@ -51,7 +51,7 @@ def build_heldout_bits_per_byte_blocks(
     if not rows:
         return [
             Paragraph(
-                ["Bits per byte of held-out text were not measured by group during training."]
+                ["Bits per byte of held-out text were not measured for each group during training."]
             )
         ]
     steps = sorted({row["step"] for row in rows})

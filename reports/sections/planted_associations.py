@@ -65,9 +65,9 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
         return [
             Paragraph(
                 [
-                    "It was not measured how strong a stereotype must be to be found in this "
-                    "model, because its training text contains no planted associations or because "
-                    "they were not audited."
+                    "How strong a stereotype must be to be found in this model was not measured, "
+                    "because its training text contains no planted associations or because they "
+                    "were not audited."
                 ]
             )
         ]

@@ -337,7 +337,7 @@ class TaskScores:
             " …" if len(untested_labels) > MAX_LISTED_LABELS else ""
         )
         message = (
-            f"Labels without a test row: {len(untested_labels):,} of {len(label_rows):,} (label "
+            f"Labels without test rows: {len(untested_labels):,} of {len(label_rows):,} (label "
             f"numbers: {label_list}). The accuracy for these labels is not known."
         )
         return [Callout("bad", [message])]

@@ -160,7 +160,7 @@ def build_loss_chart(training_run: Artifact) -> list[Block]:
         f"{format_count(steps[-1], 'step')}."
     )
     smoothing_note = (
-        f"Each point of the training curve is the mean of up to {steps_per_point} steps. "
+        f"Each point on the training curve is the mean of up to {steps_per_point} steps. "
         if steps_per_point > 1
         else ""
     )

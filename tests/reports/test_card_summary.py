@@ -498,7 +498,7 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
         "choice, the interval is "
     ) in further
     assert (
-        "This list contains only the largest finding of each metric of an audit, and at most 5 "
+        "This list contains only the largest finding for each metric of an audit, and at most 5 "
         "findings. It omits 9 further harms; to list all of them, run hallmark findings."
     ) in further
 

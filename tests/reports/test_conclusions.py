@@ -261,7 +261,7 @@ def test_the_caption_of_preferences_says_which_were_compared_with_untrained_mode
 def test_without_planted_associations_the_sensitivity_is_called_not_measured(session):
     """A preference for whole sentences does not show that a stereotype could be found."""
     said = text_of_blocks(describe_smallest_detected_trait_share(findings_of(bias=[])))
-    assert said.startswith("It was not measured how strong a stereotype must be to be found")
+    assert said.startswith("How strong a stereotype must be to be found")
 
 
 # What the head of a card says of audits ----------------------------------------------------------

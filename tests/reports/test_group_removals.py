@@ -401,7 +401,7 @@ STRONG = [
         ),
         (
             [group("women", documents=19), group("Jews", documents=18)],
-            "No group of people or dialect has 20 documents or more. The removal rates of 2 "
+            "No group of people or dialect has at least 20 documents. The removal rates of 2 "
             "smaller groups, duplicates included, were compared with those of all other documents "
             "from the same sources.",
         ),

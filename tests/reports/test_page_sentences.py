@@ -402,7 +402,7 @@ def comparison_of(*rows_by_step, changes=()):
         (comparison_of([], []), "The audits of these checkpoints computed no findings."),
         (
             comparison_of([finding_row("a", 0.5)], [finding_row("a", 0.6)], changes=[change()]),
-            "Every checkpoint has all findings, and all are compared in pairs.",
+            "All findings exist at every checkpoint and are compared in pairs.",
         ),
     ],
 )
@@ -548,7 +548,7 @@ def test_a_loss_falls_only_where_its_last_figure_is_lower(losses, alt):
 @pytest.mark.parametrize("checkpoints", [0, 1])
 def test_a_smoothed_loss_says_so(steps, mean_of, checkpoints):
     [chart] = build_loss_chart(Log([2.0] * steps, checkpoints))
-    smoothing = f"Each point of the training curve is the mean of up to {mean_of} steps."
+    smoothing = f"Each point on the training curve is the mean of up to {mean_of} steps."
     assert (smoothing in chart.caption) == (mean_of > 1)
     assert ("Losses at the checkpoints are in the table." in chart.caption) == bool(checkpoints)
     assert build_loss_chart(Log([None] * steps, checkpoints)) == []

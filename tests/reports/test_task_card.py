@@ -127,7 +127,7 @@ def test_labels_have_numbers_and_their_names_stand_on_no_page(made):
         ["4", "15", "2"],
     ]
     assert table[4][3] == "not measured"
-    assert "Labels without a test row: 1 of 5 (label numbers: 3)." in text
+    assert "Labels without test rows: 1 of 5 (label numbers: 3)." in text
     assert "hallmark export-site RUN --unredacted" in text
     files = [p for p in pages.write_pages(card).rglob("*") if p.suffix in (".html", ".md", ".svg")]
     assert len(files) > 3

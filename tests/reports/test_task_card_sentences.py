@@ -223,8 +223,8 @@ def labelled(*counts):
     [
         ([], None),
         ([3, 1], None),
-        ([3, 0], "Labels without a test row: 1 of 2 (label numbers: 1)."),
-        ([0, 3, 0], "Labels without a test row: 2 of 3 (label numbers: 0, 2)."),
+        ([3, 0], "Labels without test rows: 1 of 2 (label numbers: 1)."),
+        ([0, 3, 0], "Labels without test rows: 2 of 3 (label numbers: 0, 2)."),
         ([0] * 12, f"12 of 12 (label numbers: {', '.join(map(str, range(12)))})."),
         ([0] * 13, f"13 of 13 (label numbers: {', '.join(map(str, range(12)))} …)."),
     ],

@@ -173,7 +173,10 @@ def test_an_objective_that_moves_tokens_has_the_whole_alone(session, made):
 
 def test_a_log_without_held_out_text_says_so(session, made):
     page = card_of(made, artifacts.trained(None, artifacts.TrainedConfig(measured=())))
-    assert "Bits per byte of held-out text were not measured by group during training." in page.text
+    assert (
+        "Bits per byte of held-out text were not measured for each group during training."
+        in page.text
+    )
     assert "No text that the model generated during training was scored." in page.text
 
 
