@@ -83,6 +83,18 @@ def test_overlaps_are_counted_named_and_removed(session, sets):
     }
 
 
+def test_overlaps_are_divided_like_the_documents(session, sets):
+    """Most parts have no overlaps, and a part has those of its documents."""
+    documents = given([SENTENCE, *(f"nothing {number}" for number in range(9))], parts=4)
+    result = find_contamination(documents, ContaminationConfig(evaluation_sets=sets))
+    assert len(documents["documents"].parts) == len(result["item_overlaps"].parts) > 1
+    for documents_part, overlaps_part in zip(
+        documents["documents"].parts, result["item_overlaps"].parts, strict=True
+    ):
+        part_ids = {row["doc_id"] for row in documents_part.read().to_pylist()}
+        assert {row["doc_id"] for row in overlaps_part.read().to_pylist()} <= part_ids
+
+
 def test_an_edited_set_is_searched_for_again(session, sets):
     documents = given([SENTENCE, SENTENCE.replace("cat", "fox")])
     config = ContaminationConfig(evaluation_sets=sets[1:])
