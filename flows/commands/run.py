@@ -26,6 +26,7 @@ def run(
     start_checkpoint: str | None = None,
     only: OnlyOption = None,
     skip: SkipOption = None,
+    hash_sources: Annotated[bool, Parameter(negative="")] = False,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -40,6 +41,9 @@ def run(
     start_checkpoint
         Continue training from this Hallmark checkpoint (RUN@STEP, "checkpoint/…" or a folder), with
         its tokenizer, on the corpus of the config.
+    hash_sources
+        Read and hash every source file, even if its size, its times and its inode show no change
+        since the previous run.
     dry_run
         Run and write nothing; print which stages would run, the expected size of corpus and model,
         epochs, memory and time, and any expected failure.
@@ -58,6 +62,12 @@ def run(
         if report["will_fail"]:
             raise SystemExit(1)
         return
+    if hash_sources:
+        from hallmark.flows.config import load_config
+        from hallmark.flows.runs import open_store
+        from hallmark.tasks.corpus.reading.file_digests import forget_file_digests
+
+        forget_file_digests(open_store(store or load_config(config, overrides or []).store))
     run_flow_and_print_result(
         "pipeline",
         as_json,

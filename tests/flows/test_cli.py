@@ -356,6 +356,31 @@ def test_a_command_runs_without_standard_input(hallmark, tmp_path):
     assert process.returncode == 0, stderr
 
 
+@pytest.mark.slow
+def test_sources_are_hashed_again_on_request(hallmark, tmp_path):
+    """A digest that is wrong although nothing shows a change of the file."""
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"text": "Hello."}\n')
+    os.utime(source, (1e9, 1e9))
+    (tmp_path / "my.toml").write_text(
+        f'name = "my"\nstore = "{tmp_path}/runs"\n[[ingest.sources]]\nkind = "jsonl"\n'
+        f'name = "s"\npath = "{source}"\n'
+    )
+    command = ("run", str(tmp_path / "my.toml"), "--until", "ingest", "--json")
+
+    def run_and_get_fingerprint(*options):
+        (stage,) = json.loads(hallmark(*command, *options).stdout)["stages"]
+        return stage["fingerprint"]
+
+    fingerprint = run_and_get_fingerprint()
+    cache = tmp_path / "runs" / "work" / "digests.json"
+    cached_digests = json.loads(cache.read_text())
+    cached_digests[str(source)][2] = "0" * 64
+    cache.write_text(json.dumps(cached_digests))
+    assert run_and_get_fingerprint() != fingerprint
+    assert run_and_get_fingerprint("--hash-sources") == fingerprint
+
+
 UNANSWERED = (
     "no Prefect server answers at '{}', the address in PREFECT_API_URL or in Prefect's profile"
 )

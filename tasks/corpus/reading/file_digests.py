@@ -14,6 +14,7 @@ from hallmark.tasks.contract import (
     FileStamp,
     FileState,
     HallmarkError,
+    Store,
     get_current_session,
     is_stamp_reliable,
     record_file_state,
@@ -22,6 +23,9 @@ from hallmark.tasks.contract import (
 from hallmark.tasks.corpus.reading.sources import compute_file_digest
 
 NANOSECONDS_PER_SECOND = 10**9
+
+#: Name of the file in the work folder of a store that contains the digests.
+CACHE_FILE = "digests.json"
 
 #: The stamp of each file when this process last computed or looked up its digest.
 _STAMP_BY_PATH: dict[str, FileStamp] = {}
@@ -37,6 +41,11 @@ def get_stamp_at_digest(path: Path) -> FileStamp | None:
     return _STAMP_BY_PATH.get(str(path))
 
 
+def forget_file_digests(store: Store) -> None:
+    """Delete the cached digests of a store, so that the next run reads and hashes every file."""
+    (store.work_folder / CACHE_FILE).unlink(missing_ok=True)
+
+
 class DigestCache:
     """Cache the SHA-256 of local files, by path and stamp, in a file of the work folder.
 
@@ -50,7 +59,7 @@ class DigestCache:
         self.may_write = False
         with suppress(HallmarkError):  # outside a session nothing is cached
             session = get_current_session()
-            self.cache_path = session.store.work_folder / "digests.json"
+            self.cache_path = session.store.work_folder / CACHE_FILE
             self.may_write = session.plan_stage is None  # a forecast writes nothing
         self.entries: dict[str, list[Any]] = {}
         with suppress(OSError, ValueError):
