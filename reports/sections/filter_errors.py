@@ -44,7 +44,8 @@ def build_filter_error_section(corpus: CorpusFigures) -> Section:
                 [
                     "Recall and false alarms of the toxicity filter were not measured: "
                     f"{explain_missing_rates(corpus)}. The “Controls” page of a model card lists "
-                    "what the scorer of an audit misses and what it wrongly flags."
+                    "what the scorer of an audit misses and what it wrongly flags, at a threshold "
+                    "that may differ from that of the filter."
                 ]
             )
         )

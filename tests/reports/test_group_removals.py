@@ -634,7 +634,7 @@ def test_missing_error_rates_have_one_reason(session, signal, reason):
     assert (
         f"Recall and false alarms of the toxicity filter were not measured: {reason}. The "
         "“Controls” page of a model card lists what the scorer of an audit misses and what it "
-        "wrongly flags."
+        "wrongly flags, at a threshold that may differ from that of the filter."
     ) in text
 
 
