@@ -292,7 +292,7 @@ class Line:
     """Hold one line of a file."""
 
     number: int  # from 1
-    data: bytes  # without its end (of CRLF, without LF), and at most max_bytes + 1 bytes
+    data: bytes  # without its end (of CRLF, without LF), cut some bytes after max_bytes
     size: int  # bytes of the whole line, including its end
     error: str = ""  # set if bytes are missing inside this line or after it
     next_may_be_cut: bool = False  # the beginning of the next line may be missing, too
@@ -407,7 +407,9 @@ class _LineBuilder:
         return bool(self.size or self.error)
 
     def append_data(self, data: bytes) -> None:
-        self.data += data[: max(0, self.max_bytes + 1 - len(self.data))]
+        # The first line may begin with a byte order mark, which does not count.
+        kept_bytes = self.max_bytes + 1 + len(BOM) * (self.number == 1)
+        self.data += data[: max(0, kept_bytes - len(self.data))]
         self.size += len(data)
 
     def finish_line(self, end: bytes = b"") -> Line:
