@@ -276,6 +276,13 @@ def test_the_rows_of_a_tsv_file_without_header_are_read(write):
     assert counts.file_format == "delimiter tab, no quotes, line ends LF, with header"
 
 
+def test_the_delimiter_of_a_line_without_its_end_is_detected(write):
+    path = write("a.csv", b"1;one. Two")
+    documents, errors, counts = read_checked(path, "csv", column_names=["id", "text"])
+    assert (get_texts(documents), errors) == (["one. Two"], [])
+    assert counts.file_format.startswith("delimiter ';'")
+
+
 @pytest.mark.parametrize(
     ("source_class", "kind"), [(CsvSource, "csv"), (TsvSource, "tsv")], ids=["csv", "tsv"]
 )
