@@ -21,6 +21,7 @@ from hallmark.tasks.corpus.reading.delimited import (
 from hallmark.tasks.corpus.reading.dialects import (
     DELIMITERS,
     DRAWN_TABLE,
+    HEAD_BYTES,
     Dialect,
     FileHead,
     detect_dialect,
@@ -281,6 +282,15 @@ def test_the_delimiter_of_a_line_without_its_end_is_detected(write):
     documents, errors, counts = read_checked(path, "csv", column_names=["id", "text"])
     assert (get_texts(documents), errors) == (["one. Two"], [])
     assert counts.file_format.startswith("delimiter ';'")
+
+
+@pytest.mark.parametrize("padding", range(0, 24, 4))
+def test_a_row_that_is_cut_at_the_end_of_the_examined_text_does_not_count(write, padding):
+    row = b'1,"say \\"hi\\" now",x\n'
+    data = b"id,text,z" + b" " * padding + b"\n" + row * (HEAD_BYTES // len(row) + 10)
+    documents, errors, counts = read_checked(write("a.csv", data), "csv")
+    assert ({*get_texts(documents)}, errors) == ({'say "hi" now'}, [])
+    assert "escaped with a backslash" in counts.file_format
 
 
 @pytest.mark.parametrize(
