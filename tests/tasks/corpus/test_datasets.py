@@ -186,6 +186,33 @@ def test_a_permanently_broken_stream_fails_the_stage_and_the_next_run_continues(
     assert len(read_texts) == len(set(read_texts)) == 1200
 
 
+def test_a_stream_that_breaks_in_one_file_reads_the_next_files_from_their_start(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(hub_datasets, "RETRY_WAITS_SECONDS", (0.0,) * 3)
+    monkeypatch.setattr(hub_datasets, "BATCH_ROWS", 50)
+    folder = write_shards(tmp_path / "set")
+    open_data_file, failing_tables = hub_datasets._open_data_file, [3, 2]
+
+    def open_unsteady_file(source, builder, file):
+        dataset = open_data_file(source, builder, file)
+        failing_table = failing_tables.pop() if failing_tables else None
+        read_tables = dataset.iter
+
+        def iterate(batch_size):
+            for number, table in enumerate(read_tables(batch_size=batch_size)):
+                if number == failing_table:
+                    raise ConnectionError("reset by peer")
+                yield table
+
+        dataset.iter = iterate
+        return dataset
+
+    monkeypatch.setattr(hub_datasets, "_open_data_file", open_unsteady_file)
+    records, _ = read_hub_dataset(folder)
+    assert get_texts(records) == [f"{shard} {n} " for shard in range(3) for n in range(400)]
+
+
 @pytest.mark.parametrize("rows_before", [0, 1])
 def test_a_stream_is_restarted_three_times_without_a_table_between(
     tmp_path, monkeypatch, rows_before

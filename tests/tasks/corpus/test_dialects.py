@@ -21,6 +21,7 @@ from hallmark.tasks.corpus.reading.delimited import (
 from hallmark.tasks.corpus.reading.dialects import (
     DELIMITERS,
     DRAWN_TABLE,
+    HEAD_BYTES,
     Dialect,
     FileHead,
     detect_dialect,
@@ -274,6 +275,25 @@ def test_the_rows_of_a_tsv_file_without_header_are_read(write):
     assert counts.file_format == "delimiter tab, no quotes, line ends CRLF, without header"
     _, _, counts = read_checked(write("b.tsv", b"text\ta\nx\ty"), "tsv")
     assert counts.file_format == "delimiter tab, no quotes, line ends LF, with header"
+
+
+def test_the_delimiter_of_a_line_without_its_end_is_detected(write):
+    path = write("a.csv", b"1;one. Two")
+    documents, errors, counts = read_checked(path, "csv", column_names=["id", "text"])
+    assert (get_texts(documents), errors) == (["one. Two"], [])
+    assert counts.file_format.startswith("delimiter ';'")
+
+
+@pytest.mark.parametrize("kept_bytes", [1, 10, 19])
+def test_a_row_that_is_cut_at_the_end_of_the_examined_text_does_not_count(write, kept_bytes):
+    """It would be a row of one or two fields."""
+    row = b'1,"say \\"hi\\" now",x\n'
+    padding = b" " * ((HEAD_BYTES - len(b"id,text,z\n") - kept_bytes) % len(row))
+    data = b"id,text,z" + padding + b"\n" + row * (HEAD_BYTES // len(row) + 10)
+    assert data[:HEAD_BYTES].endswith(b"\n" + row[:kept_bytes])
+    documents, errors, counts = read_checked(write("a.csv", data), "csv")
+    assert ({*get_texts(documents)}, errors) == ({'say "hi" now'}, [])
+    assert "escaped with a backslash" in counts.file_format
 
 
 @pytest.mark.parametrize(

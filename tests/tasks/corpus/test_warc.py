@@ -366,6 +366,14 @@ def test_an_archive_within_a_record_is_one_document(write, ending):
     assert (get_texts(documents), errors) == (["a", inner.decode(), "b"], [])
 
 
+@pytest.mark.parametrize("size", [70_000, byte_streams.BLOCK_BYTES, 3 * byte_streams.BLOCK_BYTES])
+def test_a_long_record_is_one_error(write, size):
+    """The next record is in the same block of the file, or in a later one."""
+    rows = [make_record(b"a"), make_record(b"x" * size), make_record(b"b"), make_record(b"c")]
+    documents, errors, _ = read_archive(write, b"".join(rows), limit=1000)
+    assert (get_texts(documents), errors) == (["a", "b", "c"], [("record 2", warc.TOO_LONG)])
+
+
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
 def test_an_archive_within_a_bad_record_has_no_records(write, ending):
     """The record before it shows that each member holds one record."""

@@ -538,3 +538,26 @@ def test_lines_of_code_keep_their_distances(lines, depth, has_text):
 def test_captions_are_not_main_content(main_content, expected):
     inner = "<figure><img><FIGCAPTION class=a>A cat</FIGCAPTION></figure><p>x</p>"
     assert extract_words(inner, main_content) == expected
+
+
+# Limits of what is content -----------------------------------------------------------------------
+
+MAIN_TEXT = f"<p>{'A long paragraph of the page that is its main text. ' * 8}</p>"
+
+
+@pytest.mark.parametrize("page", ["{}{}", "<main>{}{}</main>"])
+@pytest.mark.parametrize(("size", "is_kept"), [(19, False), (20, True)])
+def test_an_element_with_a_name_of_a_part_needs_20_characters(page, size, is_kept):
+    prose = "x" * (size - 1) + "."
+    words = extract_words(page.format(MAIN_TEXT, f'<div class="related">{prose}</div>'))
+    assert (prose in words) == is_kept
+
+
+@pytest.mark.parametrize(
+    ("page", "is_kept"),
+    [("<main>{}{}</main>", True), ("{}{}", True), ("{}<nav>{}</nav>", False)],
+)
+def test_a_list_of_links_after_a_paragraph_is_content_outside_navigation(page, is_kept):
+    links = "<p>See:</p><ul><li><a href=a>alpha one</a><li><a href=b>beta two</a></ul>"
+    words = extract_words(page.format(MAIN_TEXT, links))
+    assert ("• alpha one • beta two" in words) == is_kept

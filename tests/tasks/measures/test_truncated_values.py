@@ -183,6 +183,25 @@ CUT_SHORT = [
 ]
 
 
+#: Prefixes that are words or parts of them, with the characters that must follow at the end.
+SHORTEST_ENDS = [
+    ("AKIA", "QYL"),
+    ("sk-", "aB3dE6gH"),
+    ("SG.", "aB3d"),
+    ("key-", "a1b2c3d4"),
+    ("SK", "a1b2c3d4"),
+    ("dapi", "a1b2"),
+    ("eyJ", "hbGc"),
+]
+
+
+@pytest.mark.parametrize(("prefix", "characters"), SHORTEST_ENDS)
+def test_a_prefix_that_may_be_a_word_needs_characters_at_the_end(prefix, characters):
+    assert remove_found_values(f"use {prefix}{characters}") == "use "
+    shorter = f"use {prefix}{characters[:-1]}"
+    assert remove_found_values(shorter) == shorter
+
+
 @pytest.mark.parametrize("value", CUT_SHORT)
 def test_a_key_with_a_vendor_prefix_is_found_at_the_end(value):
     assert remove_found_values(f"use {value}") == "use "
