@@ -9,13 +9,18 @@ import json
 import logging
 import os
 import re
-import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
+
+from pydantic_core import from_json
 
 from hallmark.flows.notices import log_which_run_is_latest
+from hallmark.flows.run_liveness import find_reason_of_silence
+from hallmark.flows.run_order import list_run_ids
 from hallmark.reports.review.statements import CARD_STAGES
 from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.audits.missing_audits import FAILED
@@ -25,6 +30,7 @@ from hallmark.tasks.contract import (
     HallmarkError,
     Store,
     UsageError,
+    format_current_time,
     get_current_session,
     table_to_rows,
 )
@@ -35,6 +41,8 @@ if TYPE_CHECKING:
     from hallmark.flows.config import Config
 
 Record = dict[str, Any]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 log = logging.getLogger("hallmark")
 
@@ -59,6 +67,10 @@ REQUIRED_RECORD_KEYS = {
 
 #: The largest number of seconds of a stage in a run.json; a larger one is damage.
 MAX_STAGE_SECONDS = 1e10
+
+#: Number of runs that are read at the same time from object storage. Reading local files is mostly
+#: work of the interpreter, which several threads would only slow down.
+PARALLEL_READERS = 32
 
 #: The stages that write cards, which no run gives another label.
 CARD_LABELS = set(CARD_STAGES)
@@ -105,6 +117,8 @@ class Run:
 
     def __init__(self, store: Store, record: Record) -> None:
         self.store, self.record = store, record
+        self._reason_of_silence: str | None = None
+        self._is_silence_checked = False
         #: Index page of the site that was built at the end of a run of this process.
         self.site_index: Path | None = None
 
@@ -121,6 +135,26 @@ class Run:
         self.record |= record_fields
         self.save()
 
+    def record_stop(self, status: Literal["cancelled", "interrupted"], reason: str) -> bool:
+        """Record why a run was stopped, unless its run.json records an end already.
+
+        The process that executes the run may call this, and also another process that knows that
+        the run was stopped.
+
+        Args:
+            status: "cancelled" if somebody stopped it, "interrupted" if its process ended.
+            reason: One sentence without a full stop, which says who or what stopped it.
+
+        Returns:
+            Whether the reason was recorded.
+        """
+        stored_record = read_run_record(self.store, self.id)
+        self.record |= stored_record
+        if stored_record["status"] != "running":
+            return False
+        self.update_record(status=status, ended=format_current_time(), error=reason)
+        return True
+
     @property
     def id(self) -> str:
         run_id: str = self.record["run"]
@@ -132,16 +166,35 @@ class Run:
 
     @property
     def status(self) -> str:
-        """completed, failed, running, or interrupted: by Ctrl-C, or because the process is gone."""
-        status: str = self.record["status"]
-        if status == "running" and self.record["host"] == socket.gethostname():
-            try:
-                os.kill(self.record["pid"], 0)
-            except ProcessLookupError:
-                return "interrupted"
-            except PermissionError:
-                pass
-        return status
+        """running, completed, failed, cancelled by somebody, or interrupted: its process ended."""
+        self._check_silence()
+        return "interrupted" if self._reason_of_silence else str(self.record["status"])
+
+    @property
+    def reason(self) -> str | None:
+        """Why the run is not completed; None if it is, or if it is running."""
+        self._check_silence()
+        reason: str | None = self._reason_of_silence or self.record["error"]
+        return reason
+
+    @property
+    def current_record(self) -> Record:
+        """The record with the status and the reason that hold now."""
+        return self.record | {"status": self.status, "error": self.reason}
+
+    def _check_silence(self) -> None:
+        """Find out once whether a run that records no end gives a sign of life."""
+        if self.record["status"] != "running" or self._is_silence_checked:
+            return
+        self._is_silence_checked = True
+        reason = find_reason_of_silence(self.store, self.record)
+        if reason is None:
+            return
+        with suppress(HallmarkError):  # its record may have been removed
+            # It may have ended after its record was read.
+            self.record = read_run_record(self.store, self.id)
+        if self.record["status"] == "running":
+            self._reason_of_silence = reason
 
     @property
     def config(self) -> Config:
@@ -193,7 +246,12 @@ class Run:
 
     @property
     def artifacts(self) -> dict[str, Artifact]:
-        return {label: self[label] for label in self.stages}
+        return self.open_artifacts(self.stages)
+
+    def open_artifacts(self, labels: Iterable[str]) -> dict[str, Artifact]:
+        """Open the artifacts of several stages by their labels; from object storage in parallel."""
+        labels = [*labels]
+        return dict(zip(labels, map_store_reads(self.store, self.__getitem__, labels), strict=True))
 
     def read_table(self, table_name: str, stage: str | None = None) -> pa.Table:
         """Read a table of this run; ``.to_pandas()`` converts it to a data frame.
@@ -352,9 +410,14 @@ def get_site_folder(store: Store) -> Path:
     return store.local_folder / "site"
 
 
-def list_run_ids(store: Store) -> list[str]:
-    """List the ids of all runs, oldest first."""
-    return store.list_folder_names("runs")
+def map_store_reads(
+    store: Store, function: Callable[[Item], Result], items: Iterable[Item]
+) -> list[Result]:
+    """Call a function that reads from a store for each item; from object storage in parallel."""
+    if store.root_folder is not None:
+        return [*map(function, items)]
+    with ThreadPoolExecutor(PARALLEL_READERS, thread_name_prefix="store reader") as pool:
+        return [*pool.map(function, items)]
 
 
 def open_run(
@@ -378,14 +441,14 @@ def open_run(
     store = store if isinstance(store, Store) else open_store(store, create=False)
     run_ids = list_run_ids(store)
     if stage is not None and name == "latest":
-        stage_runs = [run for run in read_latest_candidates(store) if stage in run.stages]
-        if not stage_runs:
-            raise UsageError(
-                f"no run in the store {store.uri} has the stage {stage} yet; start one with: "
-                "hallmark run CONFIG"
-            )
-        log_which_run_is_latest(stage_runs[-1].id, f"the newest run with the stage {stage}")
-        return stage_runs[-1]
+        for run in iter_latest_candidates(store):
+            if stage in run.stages:
+                log_which_run_is_latest(run.id, f"the newest run with the stage {stage}")
+                return run
+        raise UsageError(
+            f"no run in the store {store.uri} has the stage {stage} yet; start one with: "
+            "hallmark run CONFIG"
+        )
     matches = [run_id for run_id in run_ids if run_id.startswith(name)]
     if name in run_ids:
         matches = [name]
@@ -432,8 +495,9 @@ def read_run_record(store: Store, run_id: str) -> Record:
         HallmarkError: If it is damaged.
     """
     try:
-        record: Record | None = json.loads(store.get(f"runs/{run_id}/run.json") or b"")
-    except (ValueError, RecursionError):
+        # With a thousand runs, the parser of the standard library takes most of the time.
+        record: Record | None = from_json(store.get(f"runs/{run_id}/run.json") or b"")
+    except ValueError:
         record = None
     if not _is_valid_record(record) or record["run"] != run_id:
         raise HallmarkError(
@@ -510,22 +574,41 @@ def read_all_runs(store: Store, include_trials: bool = False) -> list[Run]:
         include_trials: Whether to include the trials of studies.
     """
     runs, problems = read_runs_and_problems(store)
-    for problem in problems:
-        log.warning(problem)
+    _log_problems(problems)
     return [run for run in runs if include_trials or run.flow != TRIAL_FLOW]
 
 
 def read_runs_and_problems(store: Store) -> tuple[list[Run], list[str]]:
     """Read all runs, oldest first, and return also a sentence about each damaged one."""
-    runs, problems = list[Run](), list[str]()
-    for run_id in list_run_ids(store):
+    return _read_runs_by_id(store, list_run_ids(store))
+
+
+def _read_runs_by_id(store: Store, run_ids: Iterable[str]) -> tuple[list[Run], list[str]]:
+    """Read runs, and return also a sentence about each damaged one."""
+
+    def try_read_run(run_id: str) -> Run | str:
         try:
-            runs.append(Run(store, read_run_record(store, run_id)))
+            return Run(store, read_run_record(store, run_id))
         except HallmarkError as error:
-            problems.append(f"skipped: {error}")
-    return runs, problems
+            return f"skipped: {error}"
+
+    outcomes = map_store_reads(store, try_read_run, run_ids)
+    runs = [outcome for outcome in outcomes if isinstance(outcome, Run)]
+    return runs, [outcome for outcome in outcomes if isinstance(outcome, str)]
 
 
-def read_latest_candidates(store: Store) -> list[Run]:
-    """Read all runs that "latest" may mean, oldest first."""
-    return [run for run in read_all_runs(store) if run.may_be_latest]
+def iter_latest_candidates(store: Store) -> Iterator[Run]:
+    """Read the runs that "latest" may mean, newest first, as far as they are needed.
+
+    Damaged ones are skipped with a warning.
+    """
+    run_ids = list_run_ids(store)[::-1]
+    for start in range(0, len(run_ids), PARALLEL_READERS):
+        runs, problems = _read_runs_by_id(store, run_ids[start : start + PARALLEL_READERS])
+        _log_problems(problems)
+        yield from (run for run in runs if run.may_be_latest)
+
+
+def _log_problems(problems: Iterable[str]) -> None:
+    for problem in problems:
+        log.warning(problem)

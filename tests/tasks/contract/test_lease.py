@@ -11,7 +11,13 @@ from datetime import UTC, datetime
 import pytest
 
 from hallmark.tasks.contract import EmptyConfig, StageContext, Store, UsageError, stage
-from hallmark.tasks.contract.lease import lease_folder, shared_lock, try_exclusive_lock
+from hallmark.tasks.contract.lease import (
+    LEASE_FILE,
+    is_folder_leased,
+    lease_folder,
+    shared_lock,
+    try_exclusive_lock,
+)
 
 
 def test_many_may_stand_beside_each_other_and_nobody_is_alone_meanwhile(tmp_path):
@@ -40,6 +46,18 @@ def test_who_stands_beside_waits_for_who_is_alone(tmp_path):
         assert not entered.wait(0.05)
     assert entered.wait(30)
     thread.join()
+
+
+def test_a_reader_sees_whether_a_folder_is_leased(tmp_path):
+    folder = tmp_path / "area"
+    assert is_folder_leased(folder) is None
+    with lease_folder(folder):
+        assert is_folder_leased(folder) is True
+    assert is_folder_leased(folder) is False  # its holder left the file
+    (folder / LEASE_FILE).unlink()
+    assert is_folder_leased(folder) is None
+    (tmp_path / "file").touch()
+    assert is_folder_leased(tmp_path / "file") is None
 
 
 @pytest.mark.parametrize("removed", [True, False])

@@ -1,6 +1,7 @@
 """Objects by key in a folder: what every store is asked for."""
 
 import pickle
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,19 @@ def test_an_object_is_fetched_once_and_only_as_the_manifest_has_it(bucket, tmp_p
     assert store.fetch_object("a/b", whole).read_bytes() == b"content"
     assert not store.fetch_object("a/none", whole).exists()
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
+
+
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_the_time_of_a_store_is_comparable_with_that_of_its_objects(request, tmp_path, kind):
+    if kind == "bucket":
+        request.getfixturevalue("bucket")
+    uri = tmp_path / "store" if kind == "folder" else "s3://hallmark/clock"
+    store = Store(uri, tmp_path / "work")
+    assert store.read_modification_time("a") is None
+    before = store.read_current_time()
+    store.put("a", b"")
+    later = Store(uri, tmp_path / "work").read_current_time()
+    second = timedelta(seconds=1)  # the resolution of S3
+    assert before - second <= store.read_modification_time("a") <= later + second
+    assert before < store.read_current_time()  # the time goes on without another request
+    assert [*(tmp_path / "work").glob("*")] == []
