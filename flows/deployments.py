@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +25,7 @@ ENTRYPOINT_TEMPLATE = "hallmark.flows.deployment_entrypoint.{}"
 def serve_deployments(
     config: str, overrides: Sequence[str], store: str | None = None, roots: Sequence[str] = ()
 ) -> None:
-    """Register the deployments and execute their runs until interrupted.
+    """Register the deployments and execute their runs until SIGTERM or SIGINT.
 
     Args:
         config: The config that the deployment of the pipeline runs.
@@ -41,7 +42,6 @@ def serve_deployments(
     settings = load_config(config, overrides)
     store = resolve_store_uri(store) if store else None
     allowed_roots = collect_allowed_roots(config, resolve_store_uri(store or settings.store), roots)
-    import prefect
     from prefect.settings import PREFECT_API_URL
 
     server_url = PREFECT_API_URL.value()
@@ -54,6 +54,7 @@ def serve_deployments(
 
     from prefect.types.entrypoint import EntrypointType
 
+    from hallmark.flows.deployment_runner import DeploymentRunner
     from hallmark.flows.pipeline import audit, pipeline
 
     allowed_roots.export_to_environment()
@@ -79,7 +80,13 @@ def serve_deployments(
     ]
     for deployment in deployments:
         deployment.entrypoint = ENTRYPOINT_TEMPLATE.format(deployment.flow_name)
-    prefect.serve(*deployments, pause_on_shutdown=False)
+    names = [f"{deployment.flow_name}/{deployment.name}" for deployment in deployments]
+    print(
+        f"serving {' and '.join(names)} of {server_url}; to start a run: prefect deployment run "
+        f"{names[0]}",
+        flush=True,
+    )
+    asyncio.run(DeploymentRunner().serve(deployments))
 
 
 def collect_allowed_roots(config: str, store: str, additional_roots: Sequence[str]) -> AllowedRoots:
