@@ -12,10 +12,10 @@ from typing import NamedTuple
 from hallmark.flows.corpus import Corpus
 from hallmark.flows.deployment_checks import check_checkpoint_allowed, check_store_allowed
 from hallmark.flows.notices import log_which_run_is_latest
+from hallmark.flows.run_order import list_run_ids
 from hallmark.flows.runs import (
     Run,
     find_artifact,
-    list_run_ids,
     open_run,
     read_all_runs,
     read_latest_candidates,

@@ -17,7 +17,8 @@ from hallmark.flows.card_export import write_card_exports
 from hallmark.flows.card_review import describe_card_artifact
 from hallmark.flows.checkpoint_comparison import find_checkpoint_audits
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint
-from hallmark.flows.runs import Run, find_artifact, list_run_ids, read_all_runs, read_run_record
+from hallmark.flows.run_order import list_run_ids
+from hallmark.flows.runs import Run, find_artifact, read_all_runs, read_run_record
 from hallmark.model.interchange.atomic_files import sync_to_disk, write_folder_atomically
 from hallmark.reports.cards import read_card
 from hallmark.reports.page.card_pages import write_card_pages

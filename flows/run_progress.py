@@ -1,7 +1,8 @@
 """Keep the progress of a running stage in the store, for the application that shows it.
 
-The file ``runs/<run>/progress.json`` exists only while the run is running. It is no evidence: the
-tables of the stage remain the record.
+The file ``runs/<run>/progress.json`` exists only while the run is running. It is renewed at least
+every RENEWAL_SECONDS, so that other hosts can see that the run is still executed. It is no
+evidence: the tables of the stage remain the record.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from typing import Any
 
 from hallmark.tasks.contract import Event, HallmarkError, Store
 
-#: Seconds between two writes.
+#: Seconds that two writes are at least apart.
 WRITE_INTERVAL_SECONDS = 2.0
+
+#: Seconds after which the file is written again although no event came.
+RENEWAL_SECONDS = 10.0
 
 #: Number of points of a curve from which every second point is dropped.
 MAX_CURVE_POINTS = 2000
@@ -78,8 +82,12 @@ class RunProgressListener:
         self.progress.handle_event(event)
         is_due = time.monotonic() - self._written_at >= WRITE_INTERVAL_SECONDS
         if is_due and not self._is_closed:
-            self._written_at = time.monotonic()
-            self.store.put(self.key, json.dumps(asdict(self.progress)).encode())
+            self.write_file()
+
+    def write_file(self) -> None:
+        """Write the file, as the first sign of life of the run."""
+        self._written_at = time.monotonic()
+        self.store.put(self.key, json.dumps(asdict(self.progress)).encode())
 
     def remove_file(self) -> None:
         """Remove the file at the end of the run; an error must not fail the run."""

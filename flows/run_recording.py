@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,7 +23,9 @@ from hallmark.flows.deployment_checks import (
     check_settings_allowed,
     check_store_allowed,
 )
-from hallmark.flows.run_progress import RunProgressListener
+from hallmark.flows.run_liveness import lease_run
+from hallmark.flows.run_order import assign_run_number
+from hallmark.flows.run_progress import RENEWAL_SECONDS, RunProgressListener
 from hallmark.flows.runs import (
     Record,
     Run,
@@ -439,7 +442,7 @@ def record_run(
     progress_listener = RunProgressListener(store, run.id)
     listeners = [
         BackgroundListener(frontend.on_event, "the terminal", idle_interval=5.0),
-        BackgroundListener(progress_listener, "the progress file"),
+        BackgroundListener(progress_listener, "the progress file", idle_interval=RENEWAL_SECONDS),
     ]
     if settings.tensorboard:
         event_files = TensorBoardListener(Path(settings.tensorboard) / run.id)
@@ -452,30 +455,43 @@ def record_run(
         for listener in listeners:
             listener(event)
 
-    run.save()
-    frontend.on_run_start(run)
     mapper = make_mapper(settings.mapper, settings.workers)
-    try:
-        with ExitStack() as stack:
-            stack.callback(progress_listener.remove_file)
-            for listener in listeners:
-                stack.enter_context(listener)
-            stack.enter_context(open_session(Session(store, mapper, handle_event, last_stage)))
-            yield run
-    except LastStageReached:
-        record["last_stage"] = last_stage
-    except BaseException as error:
-        is_interrupted = isinstance(error, KeyboardInterrupt)
-        record |= {
-            "status": "interrupted" if is_interrupted else "failed",
-            "ended": format_current_time(),
-            "error": "by Ctrl-C" if is_interrupted else str(error).split("\n")[0],
-        }
-        with suppress(HallmarkError, OSError):  # on a full disk, report the first error
-            run.save()
-        raise
-    record |= {"status": "completed", "ended": format_current_time()}
-    run.save()
+    with ExitStack() as signs_of_life:
+        signs_of_life.enter_context(lease_run(store, run.id))
+        signs_of_life.callback(progress_listener.remove_file)  # after run.json records the end
+        progress_listener.write_file()
+        assign_run_number(store, run.id)
+        run.save()
+        frontend.on_run_start(run)
+        try:
+            with ExitStack() as stack:
+                for listener in listeners:
+                    stack.enter_context(listener)
+                stack.enter_context(open_session(Session(store, mapper, handle_event, last_stage)))
+                yield run
+        except LastStageReached:
+            record["last_stage"] = last_stage
+        except BaseException as error:
+            with suppress(HallmarkError, OSError):  # on a full disk, report the first error
+                _record_error(run, error)
+            raise
+        run.update_record(status="completed", ended=format_current_time(), error=None)
+
+
+def _record_error(run: Run, error: BaseException) -> None:
+    """Record in run.json that an error ended a run, unless its end is recorded already."""
+    from prefect.exceptions import TerminationSignal
+
+    if run.record["status"] != "running":  # recorded by ``Run.record_stop``
+        return
+    match error:
+        case KeyboardInterrupt():
+            status, reason = "cancelled", "stopped by SIGINT (Ctrl-C)"
+        case TerminationSignal():
+            status, reason = "cancelled", f"stopped by {signal.Signals(error.signal).name}"
+        case _:
+            status, reason = "failed", str(error).split("\n")[0]
+    run.update_record(status=status, ended=format_current_time(), error=reason)
 
 
 def _build_stage_entry(event: Event, artifact: Artifact) -> Record:

@@ -9,13 +9,16 @@ import json
 import logging
 import os
 import re
-import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 
 from hallmark.flows.notices import log_which_run_is_latest
+from hallmark.flows.run_liveness import find_reason_of_silence
+from hallmark.flows.run_order import list_run_ids
 from hallmark.reports.review.statements import CARD_STAGES
 from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.audits.missing_audits import FAILED
@@ -25,6 +28,7 @@ from hallmark.tasks.contract import (
     HallmarkError,
     Store,
     UsageError,
+    format_current_time,
     get_current_session,
     table_to_rows,
 )
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
     from hallmark.flows.config import Config
 
 Record = dict[str, Any]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 log = logging.getLogger("hallmark")
 
@@ -59,6 +65,10 @@ REQUIRED_RECORD_KEYS = {
 
 #: The largest number of seconds of a stage in a run.json; a larger one is damage.
 MAX_STAGE_SECONDS = 1e10
+
+#: Number of runs that are read at the same time from object storage. Reading local files is mostly
+#: work of the interpreter, which several threads would only slow down.
+PARALLEL_READERS = 32
 
 #: The stages that write cards, which no run gives another label.
 CARD_LABELS = set(CARD_STAGES)
@@ -105,6 +115,8 @@ class Run:
 
     def __init__(self, store: Store, record: Record) -> None:
         self.store, self.record = store, record
+        self._reason_of_silence: str | None = None
+        self._is_silence_checked = False
         #: Index page of the site that was built at the end of a run of this process.
         self.site_index: Path | None = None
 
@@ -121,6 +133,26 @@ class Run:
         self.record |= record_fields
         self.save()
 
+    def record_stop(self, status: Literal["cancelled", "interrupted"], reason: str) -> bool:
+        """Record why a run was stopped, unless its run.json records an end already.
+
+        The process that executes the run may call this, and also another process that knows that
+        the run was stopped.
+
+        Args:
+            status: "cancelled" if somebody stopped it, "interrupted" if its process ended.
+            reason: One sentence without a full stop, which says who or what stopped it.
+
+        Returns:
+            Whether the reason was recorded.
+        """
+        stored_record = read_run_record(self.store, self.id)
+        self.record |= stored_record
+        if stored_record["status"] != "running":
+            return False
+        self.update_record(status=status, ended=format_current_time(), error=reason)
+        return True
+
     @property
     def id(self) -> str:
         run_id: str = self.record["run"]
@@ -132,16 +164,35 @@ class Run:
 
     @property
     def status(self) -> str:
-        """completed, failed, running, or interrupted: by Ctrl-C, or because the process is gone."""
-        status: str = self.record["status"]
-        if status == "running" and self.record["host"] == socket.gethostname():
-            try:
-                os.kill(self.record["pid"], 0)
-            except ProcessLookupError:
-                return "interrupted"
-            except PermissionError:
-                pass
-        return status
+        """running, completed, failed, cancelled by somebody, or interrupted: its process ended."""
+        self._check_silence()
+        return "interrupted" if self._reason_of_silence else str(self.record["status"])
+
+    @property
+    def reason(self) -> str | None:
+        """Why the run is not completed; None if it is, or if it is running."""
+        self._check_silence()
+        reason: str | None = self._reason_of_silence or self.record["error"]
+        return reason
+
+    @property
+    def current_record(self) -> Record:
+        """The record with the status and the reason that hold now."""
+        return self.record | {"status": self.status, "error": self.reason}
+
+    def _check_silence(self) -> None:
+        """Find out once whether a run that records no end gives a sign of life."""
+        if self.record["status"] != "running" or self._is_silence_checked:
+            return
+        self._is_silence_checked = True
+        reason = find_reason_of_silence(self.store, self.record)
+        if reason is None:
+            return
+        with suppress(HallmarkError):  # its record may have been removed
+            # It may have ended after its record was read.
+            self.record = read_run_record(self.store, self.id)
+        if self.record["status"] == "running":
+            self._reason_of_silence = reason
 
     @property
     def config(self) -> Config:
@@ -352,9 +403,14 @@ def get_site_folder(store: Store) -> Path:
     return store.local_folder / "site"
 
 
-def list_run_ids(store: Store) -> list[str]:
-    """List the ids of all runs, oldest first."""
-    return store.list_folder_names("runs")
+def map_store_reads(
+    store: Store, function: Callable[[Item], Result], items: Iterable[Item]
+) -> list[Result]:
+    """Call a function that reads from a store for each item; from object storage in parallel."""
+    if store.root_folder is not None:
+        return [*map(function, items)]
+    with ThreadPoolExecutor(PARALLEL_READERS, thread_name_prefix="store reader") as pool:
+        return [*pool.map(function, items)]
 
 
 def open_run(
@@ -517,13 +573,16 @@ def read_all_runs(store: Store, include_trials: bool = False) -> list[Run]:
 
 def read_runs_and_problems(store: Store) -> tuple[list[Run], list[str]]:
     """Read all runs, oldest first, and return also a sentence about each damaged one."""
-    runs, problems = list[Run](), list[str]()
-    for run_id in list_run_ids(store):
+
+    def try_read_run(run_id: str) -> Run | str:
         try:
-            runs.append(Run(store, read_run_record(store, run_id)))
+            return Run(store, read_run_record(store, run_id))
         except HallmarkError as error:
-            problems.append(f"skipped: {error}")
-    return runs, problems
+            return f"skipped: {error}"
+
+    outcomes = map_store_reads(store, try_read_run, list_run_ids(store))
+    runs = [outcome for outcome in outcomes if isinstance(outcome, Run)]
+    return runs, [outcome for outcome in outcomes if isinstance(outcome, str)]
 
 
 def read_latest_candidates(store: Store) -> list[Run]:

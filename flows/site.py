@@ -55,7 +55,7 @@ def build_store_site(
         runs = [run for run in all_runs if run.flow != TRIAL_FLOW]
         build_site(
             store,
-            [run.record | {"status": run.status} for run in runs],
+            [run.current_record for run in runs],
             new_folder,
             find_trainings_with_several_audits(runs),
             None if rebuild_all else get_site_folder(store),

@@ -60,4 +60,4 @@ def write_unredacted_site(run: Run, output_folder: Path | None = None) -> Path:
     }
     run.record["unredacted_sites"] = [*run.record.get("unredacted_sites", []), site_record]
     run.save()
-    return write_unredacted_site(run.store, run.record | {"status": run.status}, folder)
+    return write_unredacted_site(run.store, run.current_record, folder)

@@ -114,7 +114,7 @@ class RunPages:
                 config=format_run_config(record["config"], redact),
                 purge_notice=format_purge_notice(purged_ids),
                 summary=summarize_run(artifacts, redact),
-                error=redact(record["error"] or ""),
+                error=redact(opened_run.reason or ""),
                 checkpoint=redact(record["checkpoint"] or ""),
                 terms=[term.replace("_", " ") for term in ACCOUNT_TERMS],
             )

@@ -10,17 +10,17 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from hallmark.flows.run_order import list_run_ids
 from hallmark.flows.runs import (
     Record,
     Run,
-    list_run_ids,
+    map_store_reads,
     open_run,
     read_run_record,
 )
@@ -54,10 +54,6 @@ Value = TypeVar("Value")
 
 #: How many cards and summaries of runs are kept in memory.
 MAX_CARDS, MAX_SUMMARIES = 8, 1000
-
-#: Number of runs that are read at the same time from object storage. Reading local files is mostly
-#: work of the interpreter, which several threads would only slow down.
-READERS = 16
 
 
 class RecentValues(Generic[Value]):
@@ -131,15 +127,13 @@ class StoreReader:
         self._corpora: RecentValues[str | None] = RecentValues(MAX_SUMMARIES)
         self._input_names: RecentValues[tuple[str, ...]] = RecentValues(MAX_SUMMARIES)
         self._redactor = Redactor()
-        self._map: Any = map
-        if store.root_folder is None:
-            self._map = ThreadPoolExecutor(READERS, thread_name_prefix="store reader").map
 
     def read_runs(self) -> tuple[list[Run], list[str]]:
         """Read all runs, newest first, and the sentences about those that are damaged."""
         runs: list[Run] = []
         problems = []
-        for outcome in self._map(self._try_open_run, reversed(list_run_ids(self.store))):
+        run_ids = list_run_ids(self.store)[::-1]
+        for outcome in map_store_reads(self.store, self._try_open_run, run_ids):
             if isinstance(outcome, Run):
                 runs.append(outcome)
             else:
@@ -174,7 +168,7 @@ class StoreReader:
 
     def list_runs(self, runs: list[Run]) -> list[ListedRun]:
         """Summarize runs for the list."""
-        return [*self._map(self._summarize, runs)]
+        return map_store_reads(self.store, self._summarize, runs)
 
     def _summarize(self, run: Run) -> ListedRun:
         cards = {label: kind.title for label, kind in CARD_KINDS.items() if label in run.stages}

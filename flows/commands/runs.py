@@ -8,13 +8,14 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
+from hallmark.flows.run_order import list_run_ids
 from hallmark.flows.run_progress import read_run_progress
-from hallmark.flows.runs import TRIAL_FLOW, Run, list_run_ids, open_store, read_all_runs
+from hallmark.flows.runs import TRIAL_FLOW, Run, map_store_reads, open_store, read_all_runs
 from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome, judge_policy
 from hallmark.tasks.contract import HallmarkError, Row
 
 FlowName = Literal["pipeline", "audit", "finetune", "prove", "study", "trial"]
-RunStatus = Literal["completed", "failed", "running", "interrupted"]
+RunStatus = Literal["completed", "failed", "running", "cancelled", "interrupted"]
 
 
 #: The fields of run.json with which each row of the list begins.
@@ -64,15 +65,17 @@ def list_runs(
         verdicts cannot be read; ``failed_audits``, None if they cannot be read; and
         ``training_arm``, see ``_get_training_arm``.
     """
-    all_store_runs = read_all_runs(
-        open_store(store, create=False), include_trials=flow == TRIAL_FLOW
-    )
-    rows = [
-        build_run_row(run)
+    opened_store = open_store(store, create=False)
+    all_store_runs = read_all_runs(opened_store, include_trials=flow == TRIAL_FLOW)
+    selected_runs = [
+        run
         for run in all_store_runs
-        if flow in (None, run.flow)
-        and config_name in (None, run.record["config_name"])
-        and status in (None, run.status)
+        if flow in (None, run.flow) and config_name in (None, run.record["config_name"])
+    ]
+    rows = [
+        row
+        for row in map_store_reads(opened_store, build_run_row, selected_runs)
+        if status in (None, row["status"])
     ]
     return [row for row in rows if row["policy"] in ("fail", "not_shown") or not only_policy_failed]
 
@@ -81,9 +84,8 @@ def build_run_row(run: Run) -> Row:
     """Build the row of a run, see ``list_runs``."""
     stages = run.record["stages"]
     computed_count = sum(not entry["cached"] for entry in stages)
-    record_fields = {field: run.record[field] for field in RECORD_FIELDS}
-    return record_fields | {
-        "status": run.status,
+    record = run.current_record
+    return {field: record[field] for field in (*RECORD_FIELDS, "status")} | {
         "stages": len(stages),
         "computed_stages": computed_count,
         **read_policy_fields(run),

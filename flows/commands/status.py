@@ -104,8 +104,9 @@ def _build_report_without_folders(run: Run) -> Report:
         "ended",
         "error",
     )
-    report = {key: run.record.get(key) for key in record_keys}
-    report |= {"status": run.status, "store": run.store.uri, "config_problem": current.problem}
+    record = run.current_record
+    report = {key: record.get(key) for key in (*record_keys, "status")}
+    report |= {"store": run.store.uri, "config_problem": current.problem}
     configured_store = getattr(current.config, "store", None) if report["config_file"] else None
     configured_store = configured_store or find_text_override("store", run.record["overrides"])
     store_location = str(run.store.root_folder or run.store.uri)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
-from hallmark.flows.runs import find_artifact, list_run_ids, open_run, open_store
+from hallmark.flows.run_order import list_run_ids
+from hallmark.flows.runs import find_artifact, open_run, open_store
 from hallmark.reports.purge_notices import iter_artifact_names
 from hallmark.reports.review.release_folder import MANIFEST_NAME
 from hallmark.reports.review.review_store import (

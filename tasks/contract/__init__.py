@@ -87,6 +87,7 @@ from hallmark.tasks.contract.fingerprint import (
     to_canonical_json,
 )
 from hallmark.tasks.contract.inputs import select_input_contents
+from hallmark.tasks.contract.lease import LeaseHolder, is_folder_leased, lease_folder
 from hallmark.tasks.contract.mappers import ProcessMapper, make_mapper
 from hallmark.tasks.contract.object_store import is_store_folder, is_store_or_empty_folder
 from hallmark.tasks.contract.resources import Mapper, Resources, SerialMapper
@@ -165,6 +166,7 @@ __all__ = [
     "HallmarkError",
     "ItemResult",
     "LastStageReached",
+    "LeaseHolder",
     "ManifestEntry",
     "Mapper",
     "PathSafeName",
@@ -222,12 +224,14 @@ __all__ = [
     "hash_to_ids",
     "ids_to_uint64_pairs",
     "is_corpus_file",
+    "is_folder_leased",
     "is_partitioned",
     "is_safe_relative_path",
     "is_stamp_reliable",
     "is_store_folder",
     "is_store_or_empty_folder",
     "iter_config_paths",
+    "lease_folder",
     "lookup_column_by_doc_id",
     "make_mapper",
     "open_external_file",

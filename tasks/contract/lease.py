@@ -86,6 +86,21 @@ def lease_folder(
             os.close(descriptor)
 
 
+def is_folder_leased(folder: Path) -> bool | None:
+    """Return whether a process of this machine leases a folder; None if there is no lease file."""
+    try:
+        descriptor = os.open(folder / LEASE_FILE, os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _write_holder(descriptor: int) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     holder = LeaseHolder(socket.gethostname(), os.getpid(), now)

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,9 +42,13 @@ _RETRIES_EXHAUSTED = re.compile(r"after (\d+) retries, max_retries: \1\b")
 #: Pattern of the error of S3, Azure or Google if the bucket itself is missing.
 _MISSING_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
 
+#: Key of the object whose modification time shows the current time of a remote store, and seconds
+#: for which this time is extrapolated instead of read again.
+CLOCK_KEY = "clock"
+CLOCK_VALIDITY_SECONDS = 60.0
+
 #: Subfolder of the work folder of a remote store with local files other than work areas.
 LOCAL_FOLDER_NAME = "local"
-
 
 #: The names of files and folders in a local store.
 STORE_ENTRIES = {
@@ -52,6 +57,7 @@ STORE_ENTRIES = {
     "releases",
     "removed-documents",
     "reviews",
+    "run-order",
     "runs",
     "secret",
     "site",
@@ -122,6 +128,8 @@ class ObjectStore:
                 else cache / sha256_hex(uri.encode())[:16]
             )
         self.work_folder = work_folder
+        #: The time of the store, and the monotonic time of this process when it was read.
+        self._clock_reading: tuple[datetime, float] | None = None
 
     @property
     def local_folder(self) -> Path:
@@ -279,6 +287,49 @@ class ObjectStore:
             return {metadata["path"]: metadata["size"] for page in pages for metadata in page}
 
         return self._send_with_retries(list_sizes)
+
+    def read_modification_time(self, key: str) -> datetime | None:
+        """Read when an object was written, by the clock of the store; None if it does not exist."""
+        if self.root_folder is not None:
+            try:
+                # A network file system asks its server for the time when a file is opened.
+                with open(self.root_folder / key, "rb") as file:
+                    return datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime, UTC)
+            except (FileNotFoundError, IsADirectoryError):
+                return None
+            except OSError as error:
+                raise self._make_unusable_error(error) from error
+        try:
+            metadata = self._send_with_retries(lambda: obstore.head(self._objects, key))
+        except FileNotFoundError:
+            return None
+        return metadata["last_modified"]
+
+    def read_current_time(self) -> datetime | None:
+        """Read the time by the clock of the store, which writes a file or an object.
+
+        Returns:
+            The time; None if this process may not write to the store.
+        """
+        now = time.monotonic()
+        if self._clock_reading is None or now - self._clock_reading[1] > CLOCK_VALIDITY_SECONDS:
+            try:
+                store_time = self._measure_current_time()
+            except (OSError, HallmarkError):
+                return None
+            self._clock_reading = (store_time, now)
+        store_time, read_at = self._clock_reading
+        return store_time + timedelta(seconds=now - read_at)
+
+    def _measure_current_time(self) -> datetime:
+        if self.root_folder is not None:
+            self.work_folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.work_folder) as file:
+                return datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime, UTC)
+        self.put(CLOCK_KEY, b"")
+        store_time = self.read_modification_time(CLOCK_KEY)
+        assert store_time is not None
+        return store_time
 
     def fetch_object(self, key: str, expected_sha256: str) -> Path:
         """Return a local path of an object; a remote object is copied once and verified.

@@ -5,6 +5,8 @@
     <store>/artifacts/<stage>/<fingerprint>/<attempt>/<file>
     <store>/artifacts/<stage>/<fingerprint>/tombstones.json    files rewritten by purges
     <store>/runs/<run id>/run.json                             which artifact served each stage
+    <store>/runs/<run id>/progress.json                        renewed while the run is executed
+    <store>/run-order/<number>-<run id>                        the order in which the runs began
     <store>/reviews/<review id>.json, .json.sig                signed decisions about cards
     <store>/releases/<run id>.json                             released versions of models
     <store>/secret                                             key of the hashes in ledgers

@@ -248,8 +248,9 @@ def test_a_failing_stage_prints_one_sentence(hallmark, server, tmp_path):
     assert not list(hallmark.store.glob("artifacts/*/*"))
 
 
-def test_ctrl_c_ends_immediately_with_one_sentence(hallmark):
-    """The whole process group gets the signal, as from a terminal, including Prefect's server."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_immediately_and_is_recorded(hallmark, number):
+    """The whole process group gets Ctrl-C, as from a terminal, including Prefect's server."""
     process = subprocess.Popen(
         [sys.executable, "-m", "hallmark.flows.cli", "run", "smoke"],
         env={**os.environ, "HALLMARK_STORE": str(hallmark.store)},
@@ -265,23 +266,24 @@ def test_ctrl_c_ends_immediately_with_one_sentence(hallmark):
         if time.monotonic() > deadline:
             break
         time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)
+    else:
+        os.kill(process.pid, number)
     _, stderr = process.communicate(
         timeout=30
     )  # Prefect by itself would wait for more than a minute
     assert parts
-    assert process.returncode == 1
+    assert process.returncode == (1 if number == signal.SIGINT else -number)
     assert "Error logging" not in stderr
-    assert stderr.endswith(
-        "hallmark: stopped; committed results are kept; run the command again to continue\n"
-    )
+    if number == signal.SIGINT:
+        assert stderr.endswith(f"hallmark: {INTERRUPTED_MESSAGE}\n")
     assert "Traceback" not in stderr
     (record,) = hallmark.store.glob("runs/*/run.json")
     record = json.loads(record.read_text())
-    assert (record["status"], record["error"]) == (
-        "interrupted",
-        "by Ctrl-C",
-    )
+    reason = "stopped by SIGINT (Ctrl-C)" if number == signal.SIGINT else "stopped by SIGTERM"
+    assert (record["status"], record["error"]) == ("cancelled", reason)
+    assert record["ended"]
 
 
 @pytest.mark.slow

@@ -110,8 +110,8 @@ def test_a_listed_run_names_the_audits_that_failed(failed_audits, failed_rules, 
     ("status", "error", "outcome"),
     [
         ("failed", "no space left", "failed: no space left"),
-        ("interrupted", "by Ctrl-C", "interrupted: by Ctrl-C"),
-        ("interrupted", None, "interrupted"),  # killed
+        ("cancelled", "stopped by SIGTERM", "cancelled: stopped by SIGTERM"),
+        ("interrupted", "no sign of life", "interrupted: no sign of life"),
         ("running", None, "running"),
     ],
 )

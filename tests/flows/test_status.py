@@ -126,12 +126,6 @@ def test_libraries_external_files_and_removed_stages_are_named(run, monkeypatch)
     assert changed == [f"library: scipy {recorded['scipy']} → None"]
 
 
-def test_a_run_without_its_process_is_interrupted(run):
-    run.record |= {"status": "running", "pid": 2**22 + 1}
-    assert run.status == "interrupted"
-    assert "continue with: hallmark run smoke" in render_status(build_status_report(run))
-
-
 def test_the_command_names_the_store_if_the_default_differs(run, monkeypatch):
     assert not build_status_report(run)["store_must_be_named"]
     monkeypatch.delenv("HALLMARK_STORE")

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from hallmark.flows.run_liveness import lease_run
 from hallmark.flows.runs import Run
 from hallmark.flows.unredacted_site import write_unredacted_site
 from hallmark.tasks.contract import HallmarkError, Store, UsageError
@@ -84,6 +85,6 @@ def test_unredacted_pages_are_outside_sites_and_artifacts(run, tmp_path, place):
 def test_a_running_run_gets_no_unredacted_site(run):
     run, _ = run
     run.record["status"] = "running"
-    with pytest.raises(UsageError, match="still running"):
+    with lease_run(run.store, run.id), pytest.raises(UsageError, match="still running"):
         write_unredacted_site(run)
     assert run.store.get(f"runs/{run.id}/run.json") is None

@@ -14,7 +14,8 @@ from benchmarks.study_kills import SMALL_TRIAL
 from hallmark import open_run
 from hallmark.flows.commands.status import build_status_report, render_status
 from hallmark.flows.error_rates import find_current_error_rates_by_audit
-from hallmark.flows.runs import Run, find_artifact, list_run_ids
+from hallmark.flows.run_order import list_run_ids
+from hallmark.flows.runs import Run, find_artifact
 from hallmark.flows.study import iter_trial_names_and_outcomes as study_trials
 from hallmark.flows.study import (
     open_verified_answer_key,
