@@ -26,6 +26,8 @@ from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.runner import Runner
 
+from hallmark.flows.dead_run_automation import HEARTBEAT_SECONDS, create_dead_run_automation
+
 if TYPE_CHECKING:
     from uuid import UUID
 
@@ -51,17 +53,22 @@ class DeploymentRunner(Runner):
     """
 
     def __init__(self) -> None:
-        super().__init__(pause_on_shutdown=False)
+        super().__init__(pause_on_shutdown=False, heartbeat_seconds=HEARTBEAT_SECONDS)
         self.deployment_ids: list[UUID] = []
         self.is_server_away = False
 
-    async def serve(self, deployments: Sequence[RunnerDeployment]) -> None:
+    async def serve(self, config_name: str, deployments: Sequence[RunnerDeployment]) -> None:
         """Register deployments and execute their runs until SIGTERM or SIGINT.
 
         At the end, all flow runs are cancelled and their processes have ended.
+
+        Args:
+            config_name: The config of the deployments.
+            deployments: The deployments.
         """
         for deployment in deployments:
             self.deployment_ids.append(await self.aadd_deployment(deployment))
+        await create_dead_run_automation(config_name, self.deployment_ids)
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with self:
                 async with anyio.create_task_group() as loops:

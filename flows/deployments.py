@@ -9,14 +9,9 @@ from typing import Any
 
 from hallmark.flows.config import load_config
 from hallmark.flows.deployment_checks import check_settings_allowed
+from hallmark.flows.prefect_server import START_SERVER_HINT, is_prefect_server_reachable
 from hallmark.flows.runs import resolve_store_uri
 from hallmark.tasks.contract import AllowedRoots, HallmarkError, UsageError, check_external_path
-
-START_SERVER_HINT = (
-    "start one with: prefect server start   (then, in this shell: export "
-    "PREFECT_API_URL=http://127.0.0.1:4200/api)"
-)
-
 
 #: The function that Prefect calls for a run of each deployment.
 ENTRYPOINT_TEMPLATE = "hallmark.flows.deployment_entrypoint.{}"
@@ -56,7 +51,9 @@ def serve_deployments(
 
     from hallmark.flows.deployment_runner import DeploymentRunner
     from hallmark.flows.pipeline import audit, pipeline
+    from hallmark.flows.prefect_logging import print_prefect_warnings_as_lines
 
+    print_prefect_warnings_as_lines()
     allowed_roots.export_to_environment()
     if config.endswith(".toml"):
         check_external_path(config, "config")  # the file may be a link to another folder
@@ -86,7 +83,7 @@ def serve_deployments(
         f"{names[0]}",
         flush=True,
     )
-    asyncio.run(DeploymentRunner().serve(deployments))
+    asyncio.run(DeploymentRunner().serve(settings.name, deployments))
 
 
 def collect_allowed_roots(config: str, store: str, additional_roots: Sequence[str]) -> AllowedRoots:
@@ -107,12 +104,3 @@ def collect_allowed_roots(config: str, store: str, additional_roots: Sequence[st
         | AllowedRoots.from_names([store], "store:")
         | AllowedRoots.from_names(additional_roots)
     )
-
-
-def is_prefect_server_reachable(server_url: str) -> bool:
-    import httpx
-
-    try:
-        return httpx.get(f"{server_url.rstrip('/')}/health", timeout=5).is_success
-    except (httpx.HTTPError, httpx.InvalidURL):
-        return False
