@@ -42,7 +42,7 @@ CANCELLATION_LIMIT = 100
 STOP_TIMEOUT = 60.0
 
 
-class DeploymentRunner(Runner):
+class DeploymentRunner(Runner):  # type: ignore[misc]  # mypy skips prefect.runner
     """Prefect's runner, but it outlives an absent server and ends every run when it stops.
 
     Prefect has no settings for this, so the class uses private members of Prefect 3.8's runner.
