@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from hallmark.flows.notices import log_which_run_is_latest
 from hallmark.flows.runs import (
     Run,
     get_site_folder,
+    iter_latest_candidates,
     open_run,
     read_all_runs,
-    read_latest_candidates,
 )
 from hallmark.reports.artifact_lookup import find_artifact_by_name
 from hallmark.reports.page.figures import Figure
@@ -236,12 +237,18 @@ def open_audit_run(store: Store, run_name: str, audit: str | None = None) -> Run
     """
     if run_name != "latest":
         return open_run(run_name, store)
-    runs = read_latest_candidates(store)[::-1]
-    trained_run = next((run for run in runs if "pretrain" in run.stages), None)
+    runs = iter_latest_candidates(store)
+    newest_runs: list[Run] = []
+    trained_run = None
+    for run in runs:
+        newest_runs.append(run)
+        if "pretrain" in run.stages:
+            trained_run = run
+            break
     audit_run = next(
         (
             run
-            for run in runs
+            for run in chain(newest_runs, runs)
             if _has_audit(run, audit)
             and (trained_run is None or _has_audited_model_of(trained_run, run))
         ),

@@ -16,9 +16,9 @@ from hallmark.flows.run_order import list_run_ids
 from hallmark.flows.runs import (
     Run,
     find_artifact,
+    iter_latest_candidates,
     open_run,
     read_all_runs,
-    read_latest_candidates,
 )
 from hallmark.tasks.contract import (
     ARTIFACT_NAME_PATTERN,
@@ -105,21 +105,22 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
             "latest@0) or the name of an artifact (checkpoint/…); a model from the Hugging Face "
             "Hub must be downloaded first: hf download NAME --local-dir FOLDER"
         )
-    runs = [run for run in read_latest_candidates(store) if "pretrain" in run.stages]
-    if run_name != "latest":
-        runs = [open_run(run_name, store)]
-    training_stages = [label for label in TRAINING_STAGES if runs and label in runs[-1].stages]
-    if not runs:
+    if run_name == "latest":
+        candidates = (run for run in iter_latest_candidates(store) if "pretrain" in run.stages)
+        run = next(candidates, None)
+    else:
+        run = open_run(run_name, store)
+    if run is None:
         raise UsageError(
             f"{checkpoint_name}: no run in the store {store.uri} has trained a model yet; train "
             "one, or choose another store with --store"
         )
+    training_stages = [label for label in TRAINING_STAGES if label in run.stages]
     if not training_stages:
         raise UsageError(
             f"{checkpoint_name}: this run has not trained a model yet; see: hallmark status "
             f"{run_name}"
         )
-    run = runs[-1]
     if run_name == "latest":
         log_which_run_is_latest(run.id, "the newest run that trained a model")
     checkpoint_rows = run[training_stages[0]]["checkpoints"].read(["step", "artifact"]).to_pylist()
@@ -290,8 +291,7 @@ def _trace_checkpoint_origin(
     for run in runs:
         if has_artifact(run, "plant_canaries", planted_corpus):
             corpus_labels = takewhile(lambda label: label not in POST_CORPUS_STAGES, run.stages)
-            corpus_artifacts = {label: run[label] for label in corpus_labels}
-            corpus = earlier_corpus.with_addition(corpus_artifacts)
+            corpus = earlier_corpus.with_addition(run.open_artifacts(corpus_labels))
             return ResolvedCheckpoint(checkpoint, training_run, corpus, run)
     corpus = earlier_corpus.with_addition({"plant_canaries": planted_corpus})
     return ResolvedCheckpoint(checkpoint, training_run, corpus)

@@ -39,7 +39,7 @@ from hallmark.reports.review.release_folder import (
     format_manifest,
     verify_release_folder,
 )
-from hallmark.reports.review.released_versions import ReleasedVersion, record_released_version
+from hallmark.reports.review.released_versions import record_released_version
 from hallmark.reports.review.review_store import SIGNATURE_SUFFIX, StoredReview, read_reviews
 from hallmark.reports.review.signatures import SignerFiles
 from hallmark.reports.review.statements import CardStage, format_card_kind
@@ -154,9 +154,8 @@ def _describe_newer_audits_without_card(store: Store, run: Run, checkpoint: Arti
     A damaged run may be one of them.
     """
     reasons = []
-    for run_id in list_run_ids(store):
-        if run_id <= run.id:
-            continue
+    run_ids = list_run_ids(store)
+    for run_id in run_ids[run_ids.index(run.id) + 1 :]:
         try:
             other_run = Run(store, read_run_record(store, run_id))
         except HallmarkError as error:
@@ -249,13 +248,10 @@ def _record_released_version(candidate: ReleaseCandidate) -> None:
     settings = model_card.manifest["parts"]["config"]
     record_released_version(
         candidate.run.store,
-        ReleasedVersion(
-            name=settings["title"] or "",
-            version=settings["version"] or "",
-            run=candidate.run.id,
-            checkpoint=candidate.checkpoint.content_digest,
-            released=format_current_time(),
-        ),
+        name=settings["title"] or "",
+        version=settings["version"] or "",
+        run=candidate.run.id,
+        checkpoint=candidate.checkpoint.content_digest,
     )
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from hallmark.flows.finding_trace import find_finding, format_finding_name
 from hallmark.flows.mitigation import write_document_id_list
 from hallmark.flows.notices import log_which_run_is_latest
-from hallmark.flows.runs import Run, check_not_purged, open_run, read_latest_candidates
+from hallmark.flows.runs import Run, check_not_purged, iter_latest_candidates, open_run
 from hallmark.tasks.audits.experiments.arm_comparison import MIN_UNITS
 from hallmark.tasks.audits.experiments.source_documents import RemovalCase, SourceDocumentsConfig
 from hallmark.tasks.audits.judging.comparison import explain_incomparability, format_stage_label
@@ -62,18 +62,18 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
     """
     if run_name == "latest":
         required_stages = {"pretrain", "model_card"}
-        complete_runs = [
-            candidate
-            for candidate in read_latest_candidates(store)
-            if required_stages - {*candidate.stages} == set()
-            and "leave_out" not in candidate.stages
-        ]
-        if not complete_runs:
+        complete_runs = (
+            candidate.id
+            for candidate in iter_latest_candidates(store)
+            if candidate.stages.keys() >= required_stages and "leave_out" not in candidate.stages
+        )
+        newest_id = next(complete_runs, None)
+        if newest_id is None:
             raise UsageError(
                 f"no run in the store {store.uri} has trained and audited a model yet; start one "
                 "with: hallmark run CONFIG"
             )
-        run_name = complete_runs[-1].id
+        run_name = newest_id
         log_which_run_is_latest(run_name, "the newest run that trained and audited a model")
     if "/" in run_name or "@" in run_name:
         raise UsageError(

@@ -9,12 +9,14 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
+
+from pydantic_core import from_json
 
 from hallmark.flows.notices import log_which_run_is_latest
 from hallmark.flows.run_liveness import find_reason_of_silence
@@ -244,7 +246,12 @@ class Run:
 
     @property
     def artifacts(self) -> dict[str, Artifact]:
-        return {label: self[label] for label in self.stages}
+        return self.open_artifacts(self.stages)
+
+    def open_artifacts(self, labels: Iterable[str]) -> dict[str, Artifact]:
+        """Open the artifacts of several stages by their labels; from object storage in parallel."""
+        labels = [*labels]
+        return dict(zip(labels, map_store_reads(self.store, self.__getitem__, labels), strict=True))
 
     def read_table(self, table_name: str, stage: str | None = None) -> pa.Table:
         """Read a table of this run; ``.to_pandas()`` converts it to a data frame.
@@ -434,14 +441,14 @@ def open_run(
     store = store if isinstance(store, Store) else open_store(store, create=False)
     run_ids = list_run_ids(store)
     if stage is not None and name == "latest":
-        stage_runs = [run for run in read_latest_candidates(store) if stage in run.stages]
-        if not stage_runs:
-            raise UsageError(
-                f"no run in the store {store.uri} has the stage {stage} yet; start one with: "
-                "hallmark run CONFIG"
-            )
-        log_which_run_is_latest(stage_runs[-1].id, f"the newest run with the stage {stage}")
-        return stage_runs[-1]
+        for run in iter_latest_candidates(store):
+            if stage in run.stages:
+                log_which_run_is_latest(run.id, f"the newest run with the stage {stage}")
+                return run
+        raise UsageError(
+            f"no run in the store {store.uri} has the stage {stage} yet; start one with: "
+            "hallmark run CONFIG"
+        )
     matches = [run_id for run_id in run_ids if run_id.startswith(name)]
     if name in run_ids:
         matches = [name]
@@ -488,8 +495,9 @@ def read_run_record(store: Store, run_id: str) -> Record:
         HallmarkError: If it is damaged.
     """
     try:
-        record: Record | None = json.loads(store.get(f"runs/{run_id}/run.json") or b"")
-    except (ValueError, RecursionError):
+        # With a thousand runs, the parser of the standard library takes most of the time.
+        record: Record | None = from_json(store.get(f"runs/{run_id}/run.json") or b"")
+    except ValueError:
         record = None
     if not _is_valid_record(record) or record["run"] != run_id:
         raise HallmarkError(
@@ -566,13 +574,17 @@ def read_all_runs(store: Store, include_trials: bool = False) -> list[Run]:
         include_trials: Whether to include the trials of studies.
     """
     runs, problems = read_runs_and_problems(store)
-    for problem in problems:
-        log.warning(problem)
+    _log_problems(problems)
     return [run for run in runs if include_trials or run.flow != TRIAL_FLOW]
 
 
 def read_runs_and_problems(store: Store) -> tuple[list[Run], list[str]]:
     """Read all runs, oldest first, and return also a sentence about each damaged one."""
+    return _read_runs_by_id(store, list_run_ids(store))
+
+
+def _read_runs_by_id(store: Store, run_ids: Iterable[str]) -> tuple[list[Run], list[str]]:
+    """Read runs, and return also a sentence about each damaged one."""
 
     def try_read_run(run_id: str) -> Run | str:
         try:
@@ -580,11 +592,23 @@ def read_runs_and_problems(store: Store) -> tuple[list[Run], list[str]]:
         except HallmarkError as error:
             return f"skipped: {error}"
 
-    outcomes = map_store_reads(store, try_read_run, list_run_ids(store))
+    outcomes = map_store_reads(store, try_read_run, run_ids)
     runs = [outcome for outcome in outcomes if isinstance(outcome, Run)]
     return runs, [outcome for outcome in outcomes if isinstance(outcome, str)]
 
 
-def read_latest_candidates(store: Store) -> list[Run]:
-    """Read all runs that "latest" may mean, oldest first."""
-    return [run for run in read_all_runs(store) if run.may_be_latest]
+def iter_latest_candidates(store: Store) -> Iterator[Run]:
+    """Read the runs that "latest" may mean, newest first, as far as they are needed.
+
+    Damaged ones are skipped with a warning.
+    """
+    run_ids = list_run_ids(store)[::-1]
+    for start in range(0, len(run_ids), PARALLEL_READERS):
+        runs, problems = _read_runs_by_id(store, run_ids[start : start + PARALLEL_READERS])
+        _log_problems(problems)
+        yield from (run for run in runs if run.may_be_latest)
+
+
+def _log_problems(problems: Iterable[str]) -> None:
+    for problem in problems:
+        log.warning(problem)

@@ -166,7 +166,7 @@ def build_site(
 
     Args:
         store: The store of the artifacts.
-        run_records: The records of the runs, as in run.json.
+        run_records: The records of the runs, as in run.json, oldest first.
         site_folder: The folder of the site.
         trainings: The training runs with several audited checkpoints.
         previous_site: An earlier site of the store; its unchanged cards and trajectories are
@@ -204,9 +204,7 @@ def build_site(
     trajectory_pages = _write_trajectories_and_list_pages_by_run(
         trainings, artifacts_by_run, purged_by_run, site_folder, reuse_folder
     )
-    for record in sorted(
-        run_records, key=lambda run_record: (run_record["started"], run_record["run"]), reverse=True
-    ):
+    for record in reversed(run_records):
         run_folder = site_folder / "runs" / _run_id_to_folder_name(record["run"])
         run_folder.mkdir(parents=True, exist_ok=True)
         artifacts = artifacts_by_run[record["run"]]

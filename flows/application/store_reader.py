@@ -156,15 +156,17 @@ class StoreReader:
         return self._redact_run(open_run(name, self.store))
 
     def _redact_run(self, run: Run) -> Run:
-        """Return a run whose texts, which pages show and search, are redacted."""
+        """Redact the texts of a run that pages show and search, and return the run."""
         redact = self._redactor.redact_full_text
+        record = run.current_record  # a later check of its status would read the texts again
         shown_texts: Record = {
-            name: redact(run.record[name]) for name in ("flow", "config_name", "status")
+            name: redact(record[name]) for name in ("flow", "config_name", "status")
         }
         for name in ("started", "ended"):
-            time = run.record[name]
+            time = record[name]
             shown_texts[name] = time if time is None or _is_time(time) else redact(time)
-        return Run(self.store, run.record | shown_texts)
+        run.record = record | shown_texts
+        return run
 
     def list_runs(self, runs: list[Run]) -> list[ListedRun]:
         """Summarize runs for the list."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 from contextlib import chdir
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +21,7 @@ from hallmark.flows.commands.runs import (
 from hallmark.flows.config import fill_missing_sections, load_config, read_tree_with_rebased_paths
 from hallmark.flows.config_files import find_text_override
 from hallmark.flows.forecast.stage_plan import find_changed_keys
-from hallmark.flows.runs import Run, is_same_store, open_run, resolve_store_uri
+from hallmark.flows.runs import Run, is_same_store, map_store_reads, open_run, resolve_store_uri
 from hallmark.reports.purge_notices import iter_artifact_names
 from hallmark.tasks.contract import (
     ACCOUNT_TERMS,
@@ -72,13 +74,16 @@ def _build_report_without_folders(run: Run) -> Report:
     stages: list[Report] = []
     # The label of a stage that would run again, by artifact name.
     stale_label_by_artifact: dict[str, str] = {}
-    for label, entry in run.stages.items():
+    opened_stages = map_store_reads(run.store, partial(_open_stage, run), run.stages)
+    for (label, entry), opened_stage in zip(run.stages.items(), opened_stages, strict=True):
         try:
-            artifact = run[label]
-            contents = _describe_artifact_contents(artifact)
             reasons = _find_stale_reasons(
-                artifact, settings_by_stage.get(label), run, stale_label_by_artifact
+                opened_stage.get_artifact(),
+                settings_by_stage.get(label),
+                run,
+                stale_label_by_artifact,
             )
+            contents = opened_stage.contents
         except HallmarkError as error:  # removed or damaged; still report the other stages
             contents, reasons = _describe_artifact_contents(None), [str(error)]
         if reasons:
@@ -119,6 +124,33 @@ def _build_report_without_folders(run: Run) -> Report:
         "current_stage": describe_current_stage(run),
     }
     return report | {"study_command": study_command, "stages": stages}
+
+
+@dataclass(frozen=True)
+class OpenedStage:
+    """The artifact of a stage, or why it cannot be read.
+
+    Attributes:
+        contents: What the report says about the artifact.
+        artifact: The artifact, or the error.
+    """
+
+    contents: Report
+    artifact: Artifact | HallmarkError
+
+    def get_artifact(self) -> Artifact:
+        """Return the artifact; raise HallmarkError if it is missing or damaged."""
+        if isinstance(self.artifact, HallmarkError):
+            raise self.artifact
+        return self.artifact
+
+
+def _open_stage(run: Run, label: str) -> OpenedStage:
+    try:
+        artifact = run[label]
+        return OpenedStage(_describe_artifact_contents(artifact), artifact)
+    except HallmarkError as error:
+        return OpenedStage(_describe_artifact_contents(None), error)
 
 
 class CurrentConfig(NamedTuple):

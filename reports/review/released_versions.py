@@ -3,7 +3,8 @@
     <store>/releases/<run id>.json        name and version of the model, its checkpoint, the time
 
 ``hallmark release`` writes a record for the run that audited the checkpoint. The next version of
-the same name finds it and is compared with it. A record is never overwritten.
+the same name finds it and is compared with it. A record is never overwritten. The number in a
+record gives its order, since the clocks of hosts may differ.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hallmark.tasks.contract import Store
+from hallmark.tasks.contract import Store, format_current_time
 
 log = logging.getLogger("hallmark")
 
@@ -28,6 +29,7 @@ class ReleasedVersion(BaseModel):
         run: The run that audited the checkpoint.
         checkpoint: The content digest of the checkpoint.
         released: The time of the release, in UTC.
+        number: One more than the largest number in the store at the time of the release.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -37,12 +39,27 @@ class ReleasedVersion(BaseModel):
     run: str
     checkpoint: str
     released: str
+    number: int
 
 
-def record_released_version(store: Store, version: ReleasedVersion) -> None:
-    """Record a release, unless the same audit of this checkpoint was released before."""
+def record_released_version(
+    store: Store, *, name: str, version: str, run: str, checkpoint: str
+) -> None:
+    """Record a release, unless the same audit of this checkpoint was released before.
+
+    The arguments are those of ``ReleasedVersion``.
+    """
+    earlier_versions = read_released_versions(store)
+    version_record = ReleasedVersion(
+        name=name,
+        version=version,
+        run=run,
+        checkpoint=checkpoint,
+        released=format_current_time(),
+        number=max((earlier.number for earlier in earlier_versions), default=0) + 1,
+    )
     store.create_if_absent(
-        f"{RELEASED_VERSIONS_FOLDER}/{version.run}.json", version.model_dump_json().encode()
+        f"{RELEASED_VERSIONS_FOLDER}/{run}.json", version_record.model_dump_json().encode()
     )
 
 
@@ -59,7 +76,7 @@ def read_released_versions(store: Store) -> list[ReleasedVersion]:
                 store.uri,
                 key,
             )
-    return sorted(versions, key=lambda version: (version.released, version.run))
+    return sorted(versions, key=lambda version: (version.number, version.run))
 
 
 def find_release_before(

@@ -149,6 +149,17 @@ def test_a_reused_process_id_is_no_sign_of_life(store):
 
 
 @pytest.mark.slow
+def test_the_run_that_began_last_is_the_latest_although_its_clock_is_slow(store, execute_run):
+    first_id, _ = execute_run(store, "host-a", 3600)
+    second_id, process = execute_run(store, "host-b", -3600)
+    assert second_id < first_id
+    assert open_run("latest", store).id == second_id
+    assert [row["run"] for row in list_runs(store.uri)] == [first_id, second_id]
+    process.communicate("")
+    assert open_run("latest", store).id == second_id
+
+
+@pytest.mark.slow
 def test_a_run_that_ends_is_not_interrupted(store, execute_run):
     run_id, process = execute_run(store)
     earlier = open_run(run_id, store)  # as read before the run ended

@@ -135,6 +135,23 @@ def test_texts_of_a_run_are_redacted_wherever_they_are_shown_and_searched(damage
     assert run.id in client.get("/?search=[email+masked]+flow").text
 
 
+def test_the_page_of_a_run_says_why_it_is_interrupted(damaged, run):
+    changes = {"status": "running", "host": "jane.roe@example.org", "config_name": "a@example.org"}
+    write_record(damaged, run, **changes)
+    client = start(damaged)
+    page = client.get(f"/runs/{run.id}/").text
+    assert (
+        "interrupted" in page
+        and "<dt>Reason</dt>" in page
+        and "running" not in client.get("/").text
+    )
+    assert "no sign of life from process" in page and "[email masked]" in page
+    assert "example.org" not in page
+    (damaged / "runs" / run.id / "progress.json").write_text("{}")  # a sign of life
+    page = client.get(f"/runs/{run.id}/").text
+    assert "<dt>Reason</dt>" not in page and "running" in page
+
+
 def test_times_of_a_run_are_shown_as_they_are(client, run):
     assert run.record["started"].replace("T", " ").replace("+00:00", " UTC") in client.get("/").text
 

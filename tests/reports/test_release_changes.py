@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.review import released_versions
 from hallmark.reports.review.released_versions import (
     RELEASED_VERSIONS_FOLDER,
     ReleasedVersion,
@@ -162,30 +163,46 @@ def release(number, name="letters", checkpoint=None):
         version=f"{number}.0",
         run=f"r{number}",
         checkpoint=checkpoint or f"c{number}",
-        released=f"2026-01-0{number}T00:00:00+00:00",
+        released="2026-01-01T00:00:00+00:00",
+        number=number,
     )
 
 
-def test_releases_are_read_in_their_order_and_never_overwritten(tmp_path):
+def record(store, number, name="letters"):
+    """Record a release of the run r<number>."""
+    fields = release(number, name).model_dump(exclude={"released", "number"})
+    record_released_version(store, **fields)
+
+
+def read_runs(store):
+    return [version.run for version in read_released_versions(store)]
+
+
+def test_releases_are_read_in_their_order_whatever_the_clock_and_never_overwritten(
+    tmp_path, monkeypatch
+):
     store = Store(tmp_path)
     assert read_released_versions(store) == []
-    for number in (2, 1):
-        record_released_version(store, release(number))
-    record_released_version(store, release(1, name="other"))
-    assert read_released_versions(store) == [release(1), release(2)]
+    for number, time in ((2, "2026-01-01T12:00:00+00:00"), (1, "2026-01-01T11:00:00+00:00")):
+        monkeypatch.setattr(released_versions, "format_current_time", lambda time=time: time)
+        record(store, number)
+    record(store, 2, name="other")
+    assert read_runs(store) == ["r2", "r1"]
+    assert [version.number for version in read_released_versions(store)] == [1, 2]
+    assert {version.name for version in read_released_versions(store)} == {"letters"}
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"name": 1}', b"\xff\x00"])
 def test_a_damaged_record_is_skipped_with_a_warning(tmp_path, caplog, text):
     store = Store(tmp_path)
-    record_released_version(store, release(1))
+    record(store, 1)
     store.put(f"{RELEASED_VERSIONS_FOLDER}/r2.json", text)
     with caplog.at_level(logging.WARNING, "hallmark"):
-        assert read_released_versions(store) == [release(1)]
+        assert read_runs(store) == ["r1"]
     assert "r2.json is damaged" in caplog.text
     extra = json.dumps(release(3).model_dump() | {"path": "../x"})
     store.put(f"{RELEASED_VERSIONS_FOLDER}/r3.json", extra.encode())
-    assert read_released_versions(store) == [release(1)]
+    assert read_runs(store) == ["r1"]
 
 
 @pytest.mark.parametrize(

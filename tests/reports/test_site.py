@@ -77,6 +77,12 @@ def test_the_index_lists_runs_newest_first(site):
     assert cells[0]["bits per byte"] == "–"
 
 
+def test_the_order_of_the_index_does_not_depend_on_the_clocks_of_hosts(session, records, tmp_path):
+    site = build_site(session.store, records[::-1], tmp_path / "site").parent
+    _, *lines = pages.read(site / "index.html").tables[0]
+    assert [line[0][:20] for line in lines] == ["20260101-100000-aaaa", "20260102-100000-bbbb"]
+
+
 def test_the_index_says_which_model_and_which_controls_failed(site, made, cards):
     head, _, line = pages.read(site / "index.html").tables[0]
     cell = dict(zip(head, line, strict=True))

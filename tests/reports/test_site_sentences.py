@@ -273,14 +273,17 @@ def test_a_run_page_shows_only_what_its_record_has():
         and "{" not in bare
     )
     full = run_page_of(
+        {"status": "failed"},
         error="it broke",
         cards={"a.html": "Datasheet", "b.html": "Removal experiment"},
         config='{"n": 1}',
     )
     assert (
-        "Run completed Error it broke Started 2026-01-01 10:00:00 UTC" in full
+        "Run failed Error it broke Started 2026-01-01 10:00:00 UTC" in full
         and "Cards Datasheet , Removal experiment" in full
     )
+    cancelled = run_page_of({"status": "cancelled"}, error="stopped by SIGTERM")
+    assert "Run cancelled Reason stopped by SIGTERM Started" in cancelled
     assert "Config Show the config with all settings {&#34;n&#34;: 1}" in full
 
 
