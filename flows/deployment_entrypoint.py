@@ -22,6 +22,7 @@ from prefect.states import Failed
 from hallmark.flows.commands.runs import build_run_row, format_outcome, format_start_and_duration
 from hallmark.flows.deployment_checks import check_request_parameters
 from hallmark.flows.pipeline import audit, pipeline
+from hallmark.flows.prefect_logging import print_prefect_warnings_as_lines
 from hallmark.flows.run_recording import frontend
 from hallmark.flows.runs import Run
 from hallmark.reports.page.redaction import escape_invisible
@@ -59,6 +60,7 @@ def _print_line(text: str) -> None:
         print(escape_invisible(text), flush=True)
 
 
+print_prefect_warnings_as_lines(with_hallmark=True)
 frontend.on_run_start = print_run_start
 for served_flow in FLOWS_BY_NAME.values():
     for register_hook in (

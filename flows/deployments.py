@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from hallmark.flows.config import load_config
 from hallmark.flows.deployment_checks import check_settings_allowed
+from hallmark.flows.prefect_server import START_SERVER_HINT, is_prefect_server_reachable
 from hallmark.flows.runs import resolve_store_uri
 from hallmark.tasks.contract import AllowedRoots, HallmarkError, UsageError, check_external_path
-
-START_SERVER_HINT = (
-    "start one with: prefect server start   (then, in this shell: export "
-    "PREFECT_API_URL=http://127.0.0.1:4200/api)"
-)
-
 
 #: The function that Prefect calls for a run of each deployment.
 ENTRYPOINT_TEMPLATE = "hallmark.flows.deployment_entrypoint.{}"
@@ -24,7 +20,7 @@ ENTRYPOINT_TEMPLATE = "hallmark.flows.deployment_entrypoint.{}"
 def serve_deployments(
     config: str, overrides: Sequence[str], store: str | None = None, roots: Sequence[str] = ()
 ) -> None:
-    """Register the deployments and execute their runs until interrupted.
+    """Register the deployments and execute their runs until SIGTERM or SIGINT.
 
     Args:
         config: The config that the deployment of the pipeline runs.
@@ -41,7 +37,6 @@ def serve_deployments(
     settings = load_config(config, overrides)
     store = resolve_store_uri(store) if store else None
     allowed_roots = collect_allowed_roots(config, resolve_store_uri(store or settings.store), roots)
-    import prefect
     from prefect.settings import PREFECT_API_URL
 
     server_url = PREFECT_API_URL.value()
@@ -54,8 +49,11 @@ def serve_deployments(
 
     from prefect.types.entrypoint import EntrypointType
 
+    from hallmark.flows.deployment_runner import DeploymentRunner
     from hallmark.flows.pipeline import audit, pipeline
+    from hallmark.flows.prefect_logging import print_prefect_warnings_as_lines
 
+    print_prefect_warnings_as_lines()
     allowed_roots.export_to_environment()
     if config.endswith(".toml"):
         check_external_path(config, "config")  # the file may be a link to another folder
@@ -79,7 +77,13 @@ def serve_deployments(
     ]
     for deployment in deployments:
         deployment.entrypoint = ENTRYPOINT_TEMPLATE.format(deployment.flow_name)
-    prefect.serve(*deployments, pause_on_shutdown=False)
+    names = [f"{deployment.flow_name}/{deployment.name}" for deployment in deployments]
+    print(
+        f"serving {' and '.join(names)} of {server_url}; to start a run: prefect deployment run "
+        f"{names[0]}",
+        flush=True,
+    )
+    asyncio.run(DeploymentRunner().serve(settings.name, deployments))
 
 
 def collect_allowed_roots(config: str, store: str, additional_roots: Sequence[str]) -> AllowedRoots:
@@ -100,12 +104,3 @@ def collect_allowed_roots(config: str, store: str, additional_roots: Sequence[st
         | AllowedRoots.from_names([store], "store:")
         | AllowedRoots.from_names(additional_roots)
     )
-
-
-def is_prefect_server_reachable(server_url: str) -> bool:
-    import httpx
-
-    try:
-        return httpx.get(f"{server_url.rstrip('/')}/health", timeout=5).is_success
-    except (httpx.HTTPError, httpx.InvalidURL):
-        return False

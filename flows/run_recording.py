@@ -23,6 +23,7 @@ from hallmark.flows.deployment_checks import (
     check_settings_allowed,
     check_store_allowed,
 )
+from hallmark.flows.prefect_server import wait_for_prefect_server
 from hallmark.flows.run_liveness import lease_run
 from hallmark.flows.run_order import assign_run_number
 from hallmark.flows.run_progress import RENEWAL_SECONDS, RunProgressListener
@@ -64,6 +65,9 @@ class Frontend:
     #: Called with the name of a trial of a study and its outcome.
     on_trial_outcome: Callable[[str, Any], None] = lambda trial, outcome: None
     runs_by_id: dict[str, Run] = field(default_factory=dict)
+    #: Seconds to wait at the end of a run for a Prefect server that does not answer. 0 for the
+    #: server of one command, which nobody restarts.
+    server_wait_seconds: float = 300.0
 
 
 frontend = Frontend()
@@ -474,13 +478,16 @@ def record_run(
         except BaseException as error:
             with suppress(HallmarkError, OSError):  # on a full disk, report the first error
                 _record_error(run, error)
+            if isinstance(error, Exception):
+                _wait_for_prefect_server(run)
             raise
         run.update_record(status="completed", ended=format_current_time(), error=None)
+    _wait_for_prefect_server(run)
 
 
 def _record_error(run: Run, error: BaseException) -> None:
     """Record in run.json that an error ended a run, unless its end is recorded already."""
-    from prefect.exceptions import TerminationSignal
+    from prefect.exceptions import Pause, TerminationSignal
 
     if run.record["status"] != "running":  # recorded by ``Run.record_stop``
         return
@@ -489,9 +496,24 @@ def _record_error(run: Run, error: BaseException) -> None:
             status, reason = "cancelled", "stopped by SIGINT (Ctrl-C)"
         case TerminationSignal():
             status, reason = "cancelled", f"stopped by {signal.Signals(error.signal).name}"
+        case Pause():
+            from hallmark.flows.dead_run_automation import emit_suspended_event
+
+            status, reason = "interrupted", "paused in Prefect, which continues it as another run"
+            emit_suspended_event()
         case _:
             status, reason = "failed", str(error).split("\n")[0]
     run.update_record(status=status, ended=format_current_time(), error=reason)
+
+
+def _wait_for_prefect_server(run: Run) -> None:
+    """Wait for a server that does not answer, so that Prefect can report how a flow run ended."""
+    from prefect.runtime import flow_run
+
+    if flow_run.id is not None and not wait_for_prefect_server(
+        run.id, run.record["status"], frontend.server_wait_seconds
+    ):
+        frontend.server_wait_seconds = 0.0  # the next run of this process does not wait again
 
 
 def _build_stage_entry(event: Event, artifact: Artifact) -> Record:

@@ -117,7 +117,7 @@ def _check_scorers() -> CheckResult:
 
 
 def _check_prefect() -> CheckResult:
-    from hallmark.flows.deployments import START_SERVER_HINT, is_prefect_server_reachable
+    from hallmark.flows.prefect_server import START_SERVER_HINT, is_prefect_server_reachable
 
     server_url = os.environ.get("PREFECT_API_URL", "")
     if not server_url:

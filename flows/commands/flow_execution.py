@@ -20,18 +20,16 @@ log = logging.getLogger("hallmark")
 def configure_prefect_environment() -> None:
     """Set Prefect's defaults for telemetry and logging; call this before Prefect is imported."""
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    # Prefect would log every failure with its traceback; ``main`` prints one sentence instead.
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    # The commands show their progress themselves.
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")
     os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "hallmark")
     os.environ.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
-    # Without this, Prefect prints every message that it cannot send to a stopped server.
-    os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")
 
 
 def _check_prefect_server_answers() -> None:
     from prefect.settings import PREFECT_API_URL
 
-    from hallmark.flows.deployments import START_SERVER_HINT, is_prefect_server_reachable
+    from hallmark.flows.prefect_server import START_SERVER_HINT, is_prefect_server_reachable
     from hallmark.tasks.contract import HallmarkError
 
     server_url = PREFECT_API_URL.value() or ""
@@ -66,11 +64,14 @@ def start_prefect_and_progress(check_arguments: Callable[[], object]) -> Iterato
         _check_prefect_server_answers()
     from hallmark.flows import pipeline  # noqa: F401  (imports every stage of a run)
     from hallmark.flows.console import RunProgressDisplay
+    from hallmark.flows.prefect_logging import print_prefect_warnings_as_lines
     from hallmark.flows.run_recording import frontend
     from hallmark.tasks.contract import STAGES
 
+    print_prefect_warnings_as_lines()
     with RunProgressDisplay() as frontend.on_event:
         if server:
+            frontend.server_wait_seconds = 0.0
             for stage in STAGES.values():  # cached for all fingerprints, while the server starts
                 stage.compute_code_digests()
             server.wait_until_ready()
@@ -254,6 +255,7 @@ def call_flow_and_get_run(call_flow: Callable[[], str]) -> Run:
     or the policy is not met (``check_audits_and_policy`` raises that error again), or because
     Prefect cannot report the end of the run to a server that is gone.
     """
+    from hallmark.flows.prefect_server import discard_unsent_events
     from hallmark.flows.run_recording import frontend
     from hallmark.tasks.contract import HallmarkError
 
@@ -261,6 +263,7 @@ def call_flow_and_get_run(call_flow: Callable[[], str]) -> Run:
     try:
         return frontend.runs_by_id[call_flow()]
     except Exception as error:
+        discard_unsent_events()
         new_run = next(
             (run for run_id, run in frontend.runs_by_id.items() if run_id not in earlier_run_ids),
             None,
@@ -269,8 +272,9 @@ def call_flow_and_get_run(call_flow: Callable[[], str]) -> Run:
             raise
         if not isinstance(error, HallmarkError):
             log.warning(
-                "the end of run %s could not be reported to the Prefect server: %s",
+                "run %s is completed in the store, but Prefect was not told, and may show it as "
+                "Running or Failed: %s",
                 new_run.id,
-                error,
+                str(error).split("\n")[0] or type(error).__name__,
             )
         return new_run

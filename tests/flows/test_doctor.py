@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hallmark.flows import deployments
+from hallmark.flows import prefect_server
 from hallmark.flows.commands import doctor
 from hallmark.tasks.contract import HallmarkError, Store
 from hallmark.tasks.measures.scorers import detoxify
@@ -65,13 +65,13 @@ def test_scorers_are_listed_with_what_they_do_not_detect():
 @pytest.mark.parametrize("is_answering", [True, False])
 def test_a_configured_prefect_server_must_answer(monkeypatch, is_answering):
     monkeypatch.setenv("PREFECT_API_URL", "http://here/api")
-    monkeypatch.setattr(deployments, "is_prefect_server_reachable", lambda url: is_answering)
+    monkeypatch.setattr(prefect_server, "is_prefect_server_reachable", lambda url: is_answering)
     result = doctor._check_prefect()
     assert result["is_ok"] == is_answering
     assert result["message"] == (
         "server at http://here/api answers"
         if is_answering
-        else f"server at http://here/api does not answer; {deployments.START_SERVER_HINT}"
+        else f"server at http://here/api does not answer; {prefect_server.START_SERVER_HINT}"
     )
 
 

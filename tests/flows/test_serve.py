@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -49,29 +50,40 @@ def created(url, given, process):
     return wait_for("a new run", asked, process)
 
 
+class PrefectServer:
+    """A Prefect server that can be stopped and started again at the same address."""
+
+    def __init__(self, home):
+        self.home = home
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}/api"
+        self.start()
+
+    def start(self):
+        env = {
+            **os.environ,
+            "PREFECT_HOME": str(self.home),
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_SERVER_UI_ENABLED": "false",
+        }
+        command = [sys.executable, "-m", "prefect", "server", "start", "--port", str(self.port)]
+        with (self.home / "server.log").open("a") as log:
+            self.process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+        wait_for("the server", lambda: api.get(f"{self.url}/health").is_success, self.process)
+
+    def stop(self, signal_number=signal.SIGTERM):
+        self.process.send_signal(signal_number)
+        self.process.wait(timeout=30)
+
+
 @pytest.fixture(scope="module")
 def prefect_server(tmp_path_factory):
     """The API of a Prefect server for these tests."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    home = tmp_path_factory.mktemp("prefect")
-    env = {
-        **os.environ,
-        "PREFECT_HOME": str(home),
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_SERVER_UI_ENABLED": "false",
-    }
-    command = [sys.executable, "-m", "prefect", "server", "start", "--port", str(port)]
-    log = (home / "server.log").open("w")
-    process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
-    url = f"http://127.0.0.1:{port}/api"
-    try:
-        wait_for("the server", lambda: api.get(f"{url}/health").is_success, process)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
+    server = PrefectServer(tmp_path_factory.mktemp("prefect"))
+    yield server.url
+    server.stop()
 
 
 def test_the_pipeline_and_an_audit_run_as_deployments(apart, prefect_server, tmp_path):

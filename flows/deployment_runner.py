@@ -1,0 +1,139 @@
+"""Start, cancel and stop the flow runs of served deployments, also while Prefect's server is away.
+
+Prefect's runner does so only while its server answers. Three of its parts are replaced here. Its
+handler of SIGTERM exits before the runs are cancelled. Its search for scheduled runs stops at the
+third error of a connection, which also ends all runs. Its search for cancelled runs stops as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+import anyio
+import httpx
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.runner import Runner
+
+from hallmark.flows.dead_run_automation import HEARTBEAT_SECONDS, create_dead_run_automation
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from prefect.deployments.runner import RunnerDeployment
+
+log = logging.getLogger("hallmark")
+
+#: Number of flow runs that one search for requested cancellations reads.
+CANCELLATION_LIMIT = 100
+
+#: Seconds within which all runs must be cancelled when the runner stops; then they are killed.
+STOP_TIMEOUT = 60.0
+
+
+class DeploymentRunner(Runner):  # type: ignore[misc]  # mypy skips prefect.runner
+    """Prefect's runner, but it outlives an absent server and ends every run when it stops.
+
+    Prefect has no settings for this, so the class uses private members of Prefect 3.8's runner.
+
+    Attributes:
+        deployment_ids: The registered deployments.
+        is_server_away: Whether Prefect's server did not answer the last time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(pause_on_shutdown=False, heartbeat_seconds=HEARTBEAT_SECONDS)
+        self.deployment_ids: list[UUID] = []
+        self.is_server_away = False
+
+    async def serve(self, config_name: str, deployments: Sequence[RunnerDeployment]) -> None:
+        """Register deployments and execute their runs until SIGTERM or SIGINT.
+
+        At the end, all flow runs are cancelled and their processes have ended.
+
+        Args:
+            config_name: The config of the deployments.
+            deployments: The deployments.
+        """
+        for deployment in deployments:
+            self.deployment_ids.append(await self.aadd_deployment(deployment))
+        await create_dead_run_automation(config_name, self.deployment_ids)
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with self:
+                async with anyio.create_task_group() as loops:
+                    loops.start_soon(self._repeat, self._get_and_submit_flow_runs)
+                    loops.start_soon(self._repeat, self._cancel_requested_runs)
+                    name = signal.Signals(await anext(signals)).name
+                    self.stopping = True
+                    loops.cancel_scope.cancel()
+                print(f"{name}: stopping; all runs are cancelled", flush=True)
+                await self._cancel_all_runs()
+
+    async def _cancel_all_runs(self) -> None:
+        """Cancel all runs, also those whose processes are just starting.
+
+        If the runs have not ended after ``STOP_TIMEOUT``, or if the server does not answer, their
+        processes are killed.
+        """
+        with anyio.move_on_after(0 if self.is_server_away else STOP_TIMEOUT):
+            while self._scheduled_run_poller._submitting_flow_run_ids:
+                await self.cancel_all()
+                await anyio.sleep(0.2)
+        self._runs_task_group.cancel_scope.cancel()
+
+    async def _cancel_requested_runs(self) -> None:
+        """Cancel the runs of this runner whose cancellation was requested.
+
+        The websocket that tells Prefect's runner about them may have been lost.
+        """
+        flow_runs = await self._client.read_flow_runs(
+            deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=self.deployment_ids)),
+            flow_run_filter=FlowRunFilter(
+                state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CANCELLING]))
+            ),
+            sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+            limit=CANCELLATION_LIMIT,
+        )
+        for flow_run in flow_runs:  # runs of other runners are ignored
+            self._runs_task_group.start_soon(self._cancel_run, flow_run)
+
+    async def _repeat(self, request: Callable[[], Awaitable[object]]) -> None:
+        """Repeat a request for ever while the server answers."""
+        while True:
+            try:
+                await self._check_server_answers()
+                if not self.is_server_away:
+                    await request()
+            except httpx.HTTPError as error:
+                log.warning("the Prefect server refused a request: %s", _get_first_line(error))
+            await anyio.sleep(self.query_seconds)
+
+    async def _check_server_answers(self) -> None:
+        """Set ``is_server_away``, and log a warning when it changes."""
+        async with get_client() as client:  # a client that never had a connection does not retry
+            error = await client.api_healthcheck()
+        if error and not self.is_server_away:
+            log.warning(
+                "the Prefect server at %s does not answer (%s); runs continue, and new ones start "
+                "when it answers again",
+                client.api_url,
+                _get_first_line(error),
+            )
+        elif self.is_server_away and not error:
+            log.warning("the Prefect server at %s answers again", client.api_url)
+        self.is_server_away = error is not None
+
+
+def _get_first_line(error: Exception) -> str:
+    return str(error).split("\n")[0] or type(error).__name__
