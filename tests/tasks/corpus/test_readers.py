@@ -242,7 +242,7 @@ def test_an_empty_file_is_an_error(write):
 def test_bad_lines_do_not_affect_other_lines(tmp_path_factory, bad_lines):
     """A good line after each bad line is read."""
     data = b"\n".join(line + b'\n{"text": "good"}' for line in bad_lines)
-    assume(not begins_like_another_file(data))
+    assume(not begins_like_another_file(data) and not data.startswith(b"["))  # a JSON list
     path = tmp_path_factory.mktemp("junk") / "a.jsonl"
     path.write_bytes(data)
     documents, _, _ = read_checked(path, "jsonl")
@@ -480,5 +480,7 @@ def test_csv_rows_are_those_that_the_csv_module_wrote(tmp_path_factory, rows, de
     csv.writer(buffer, delimiter=delimiter).writerows([("text", "more"), *rows])
     path = tmp_path_factory.mktemp("csv") / "a.csv"
     path.write_bytes(buffer.getvalue().encode())
-    documents, errors, _ = read_checked(path, "csv", limit=10**6, delimiter=delimiter)
+    # Without the quote character, fields that begin with the other one are refused as ambiguous.
+    settings = {"delimiter": delimiter, "quote": '"'}
+    documents, errors, _ = read_checked(path, "csv", limit=10**6, **settings)
     assert (get_texts(documents), errors) == ([text for text, _ in rows], [])
