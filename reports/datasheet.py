@@ -333,7 +333,7 @@ class DatasheetBuilder:
             (
                 "Which data does this card describe?",
                 [
-                    "This card is about the profile with the content digest ",
+                    "The profile with the content digest ",
                     Code(self.corpus_figures.profile.content_digest),
                 ],
             ),
