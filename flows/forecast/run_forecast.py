@@ -340,8 +340,8 @@ class Forecaster:
             )
             self.notes.append(
                 "the weights of Detoxify are not on this machine, so the embedded scorer scored "
-                "the sample; with Detoxify, select_scored will keep different documents, and "
-                "score_toxicity will take more or less time"
+                "the sample; with Detoxify, select_scored keeps different documents, and the "
+                "duration of score_toxicity differs"
             )
         sample_config = self.config.model_copy(update=config_updates)
         minimal_ingest = sample.write_minimal_sample(self.folder / "few").build_ingest_config(

@@ -169,8 +169,7 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
     columns = ["stage", "action", "reason", "rows", "bytes affected"]
     note = (
         "“Bytes affected” is the size of the removed, replaced or added text; for replaced text, "
-        "it is the size before the change. The accounts above subtract the bytes of the "
-        "replacement text."
+        "it is the size before the change. The byte counts above exclude the replacement text."
     )
     if len(sorted_reasons) > len(rows):
         note += (

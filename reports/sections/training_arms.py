@@ -75,9 +75,9 @@ def describe_random_arm(book: FigureBook) -> str:
     shortfall = sum(document_counts[REMOVED].values()) - random_count
     shortfall_text = f"; this is {shortfall:,} fewer than were removed" if shortfall > 0 else ""
     return (
-        f"{lead}{matched_count:,} come from the source of the document that they replace, and "
-        f"{random_count - matched_count:,} from other sources, because the original source had no "
-        f"more documents{shortfall_text}. "
+        f"{lead}{matched_count:,} come from the same source as the documents they replace, and "
+        f"{random_count - matched_count:,} from other sources, because the original sources had "
+        f"no more documents{shortfall_text}. "
     )
 
 

@@ -240,12 +240,18 @@ RESPONSE_KEY = (
 RESPONSES = table_schema(
     "Responses of the model: one row per generated text or per target text that it scored.",
     *RESPONSE_KEY,
-    column("text", pa.large_string(), "model text", "the generated text; null for a target"),
+    column(
+        "text",
+        pa.large_string(),
+        "model text",
+        "the generated text; null if the row describes a target text",
+    ),
     column(
         "token_ids",
         pa.list_(pa.int32()),
         "personal",
-        "token ids of the generated text, without the end token; null for a target",
+        "token ids of the generated text, without the end token; null if the row describes a "
+        "target text",
     ),
     column(
         "log_probs",
@@ -353,7 +359,7 @@ TRAINING_OVERLAP = table_schema(
         pa.int32(),
         "figure",
         "length in tokens of the longest run of tokens that also occurs in the training text; "
-        "0 if no run has the minimum length; null for a target",
+        "0 if no run has the minimum length; null if the row describes a target text",
         unit="tokens",
     ),
     column(

@@ -60,7 +60,7 @@ CONDITION_TITLES = {
     "copies": "number of copies of planted text",
     "distance": "number of words between noun and verb",
     "draw_count": "number of continuations",
-    "equal_token_counts": "equal or different numbers of tokens",
+    "equal_token_counts": "whether the two texts have equal numbers of tokens",
     "kind": "kind of text",
     "occupation": "occupation",
     "prefix_tokens": "length of the prompt",

@@ -265,7 +265,7 @@ def test_an_audit_that_asks_the_model_nothing_is_judged_nevertheless(session):
         "No conclusion, because the model is too weak: Bias, Occupations and pronouns (WinoBias). "
     )
     judged = (
-        "Judged nevertheless, because it compares embeddings and asks the model nothing: "
+        "Judged nevertheless, because it compares embeddings and does not prompt the model: "
         "Associations between words (WEAT). "
     )
     association = {"metric": "effect_size_input", "value": 0.2, "null_value": 0.0}
@@ -274,7 +274,7 @@ def test_an_audit_that_asks_the_model_nothing_is_judged_nevertheless(session):
     assert text_of_parts(describe_coverage(weak, findings_of(bias=[PAIRS]))) == f"{text}Details"
     strong = describe_coverage(AuditCoverage(), with_weat)
     assert text_of_parts(strong) == "Every audit gave a result. Details"
-    assert "asks the model nothing" in AUDIT_DESCRIPTIONS["weat"].limits
+    assert "does not prompt the model" in AUDIT_DESCRIPTIONS["weat"].limits
 
 
 @pytest.mark.parametrize(

@@ -238,9 +238,9 @@ def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):
         (
             {"a": 500, "b": 1100},
             {"a": 400, "c": 1200},
-            "omits 1,600 other documents of similar lengths: 400 come from the source of the "
-            "document that they replace, and 1,200 from other sources, because the original "
-            "source had no more documents. The arms with other seeds",
+            "omits 1,600 other documents of similar lengths: 400 come from the same source as the "
+            "documents they replace, and 1,200 from other sources, because the original sources "
+            "had no more documents. The arms with other seeds",
         ),
         ({"a": 5}, {}, "over the same units. The arms with other seeds"),
     ],

@@ -47,6 +47,6 @@ def test_two_tables_say_which_bytes_of_a_replacement_they_count(cards):
     page = pages.read_whole_card(pages.write_pages(cards["datasheet"]) / "datasheet.html")
     text = " ".join(page.text.split())
     assert text.count("“Replaced” is the number of bytes before the replacements minus") == 1
-    assert "The accounts above subtract the bytes of the replacement text." in text
+    assert "The byte counts above exclude the replacement text." in text
     [head] = [table[0] for table in page.tables if table[0][:3] == ["stage", "action", "reason"]]
     assert head[3:] == ["rows", "bytes affected"]

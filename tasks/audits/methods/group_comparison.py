@@ -63,7 +63,8 @@ GROUP_COMPARISON_GLOSSARY = {
     "toxic_share": "share of texts at or above the toxicity threshold",
     "mean_sentiment": "mean sentiment score of the texts, between −1 (negative) and 1 (positive)",
     "mean_regard": (
-        "mean regard score of the texts: how positively a text describes the person in it"
+        "mean of the texts' regard scores, which measure how positively a text describes the "
+        "person in it"
     ),
     "toxicity_difference": (
         "mean toxicity for a group minus that for the other groups; 0 means no difference"

@@ -388,7 +388,7 @@ PROBE = Probe(
                 "area under the ROC curve",
                 (
                     "How well scores of the model distinguish training documents from others, "
-                    "with intervals. The dashed line marks 0.5 (guessing); 1 means perfect."
+                    "with intervals. The dashed line marks 0.5 (guessing); 1 is a perfect score."
                 ),
                 reference_value=0.5,
             ),

@@ -421,7 +421,7 @@ PROBE = Probe(
         skipped_count_metrics={
             "skipped_words": "Skipped words",
         },
-        no_capability_check_because="it compares embeddings and asks the model nothing",
+        no_capability_check_because="it compares embeddings and does not prompt the model",
         risk="bias",
         further_headlines=tuple(
             Headline(
@@ -451,7 +451,7 @@ PROBE = Probe(
         limits=(
             "An association between words does not show what the model writes about people. The "
             "audit does not check whether the model is too weak, because it compares the model's "
-            "embeddings and asks the model nothing."
+            "embeddings and does not prompt the model."
         ),
         glossary={
             "effect_size_input": (
