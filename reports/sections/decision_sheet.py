@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from hallmark.reports.page.document import (
@@ -264,9 +264,9 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
             assert headline is not None
             content += [" ", *describe_headline(headline, finding, findings), "."]
         state = "not worse" if compares_with_baseline else "not found"
-        if _is_planted_text_undetected(risk, findings):
+        if limit := _describe_undetected_planted_text(risk, findings):
             state = "unknown"
-            sensitivity.append(" No conclusion: the audits do not detect this planted text either.")
+            sensitivity.append(limit)
         return RiskLine(RISKS[risk].title, state, [*content, *sensitivity], page)
     for headline, finding in headlines[:1]:
         assert headline is not None
@@ -319,13 +319,17 @@ def _explain_missing_test(row: Mapping[str, Any]) -> str:
     return "the difference from the value expected with no effect was not tested"
 
 
-def _is_planted_text_undetected(risk: str, findings: Findings) -> bool:
-    """Return whether the audits of a risk have planted text and do not detect any of it."""
-    intervals = [
-        (finding.figure.low, finding.row["null_value"] or 0.0)
+def _describe_undetected_planted_text(risk: str, findings: Findings) -> str:
+    """Say that the audits of a risk miss planted text; nothing if they detect all, or have none."""
+    is_detected = [
+        finding.figure.low is None or finding.figure.low > (finding.row["null_value"] or 0.0)
         for _, finding in _select_sensitivity_findings(risk, findings)
     ]
-    return bool(intervals) and all(low is not None and low <= null for low, null in intervals)
+    if all(is_detected):
+        return ""
+    if any(is_detected):
+        return " No conclusion: the audits detect only part of this planted text."
+    return " No conclusion: the audits do not detect this planted text either."
 
 
 def _describe_tests_without_discovery(ranked_findings: Sequence[Finding]) -> str:
@@ -381,7 +385,7 @@ def describe_audit_result(
         description.charts or not measured_metrics
     ):
         return RiskLine(title, "unknown", [description.not_run_message])
-    headlines = (description.headline, *description.sensitivity.values())
+    headlines = (description.headline, *chain.from_iterable(description.sensitivity.values()))
     selected = next(
         (
             (headline, finding)
@@ -632,8 +636,9 @@ def _describe_sensitivity(risk: str, findings: Findings) -> list[InlineElement]:
     """Describe what planted text shows about the tests of a risk; never as a finding."""
     content: list[InlineElement] = []
     for headline, finding in _select_sensitivity_findings(risk, findings):
-        content += [f" {SENSITIVITY_LEAD}", *_build_statement(headline, finding, findings), "."]
-    return content
+        content += ["; " if content else f" {SENSITIVITY_LEAD}"]
+        content += _build_statement(headline, finding, findings)
+    return [*content, "."] if content else []
 
 
 def _select_sensitivity_findings(risk: str, findings: Findings) -> list[tuple[Headline, Finding]]:
@@ -641,9 +646,9 @@ def _select_sensitivity_findings(risk: str, findings: Findings) -> list[tuple[He
     return [
         (headline, finding)
         for audit, description in AUDIT_DESCRIPTIONS.items()
-        if (headline := description.sensitivity.get(risk)) is not None
-        and audit in findings.by_audit
-        and (finding := select_headline_finding(headline, findings.by_audit[audit])) is not None
+        if audit in findings.by_audit
+        for headline in description.sensitivity.get(risk, ())
+        if (finding := select_headline_finding(headline, findings.by_audit[audit])) is not None
     ]
 
 

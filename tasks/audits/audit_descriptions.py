@@ -130,7 +130,7 @@ class AuditDescription:
             how sensitive others are.
         headline: The finding to report if the audit discovers no harm.
         further_headlines: How other findings are described if they are discoveries of harm.
-        sensitivity: By risk, the finding about planted text that shows which effects can be
+        sensitivity: By risk, the findings about planted text that show which effects can be
             detected.
         question: What the audit asks, as one question.
         charts: The charts of its page. The first, with its table, is shown at once, the others
@@ -152,7 +152,7 @@ class AuditDescription:
     risk: str = field(kw_only=True)
     headline: Headline | None = None
     further_headlines: tuple[Headline, ...] = ()
-    sensitivity: Mapping[str, Headline] = field(default_factory=dict)
+    sensitivity: Mapping[str, tuple[Headline, ...]] = field(default_factory=dict)
     question: str = field(kw_only=True)
     charts: tuple[ChartDescription, ...] = ()
     limits: str = ""

@@ -574,19 +574,37 @@ def test_the_largest_effect_comes_with_the_definition_of_its_metric(session):
 
 
 @pytest.mark.parametrize(
-    ("low", "state"), [(0.0, "unknown"), (0.02, "not found"), (None, "not found")]
+    ("low", "exposure_low", "limit"),
+    [
+        (0.0, None, "do not detect this planted text either"),
+        (0.0, -1.0, "do not detect this planted text either"),
+        (0.0, 7.0, "detect only part of this planted text"),
+        (0.02, -1.0, "detect only part of this planted text"),
+        (0.02, 7.0, ""),
+        (0.02, None, ""),
+        (None, None, ""),
+    ],
 )
-def test_no_conclusion_follows_where_planted_text_is_not_detected(session, low, state):
+def test_no_conclusion_follows_where_planted_text_is_not_detected(
+    session, low, exposure_low, limit
+):
     planted = {"metric": "extractable", "null_value": 0.0, "worse_when": "up", "is_variant": True}
     planted |= {"tags": {"kind": "passage", "copies": "64"}, "value": 0.1, "low": low}
     planted |= {"high": None if low is None else 0.4}
+    exposure = {"metric": "exposure_difference", "null_value": 0.0, "unit": "bits", "value": 8.0}
+    exposure |= {"tags": {"copies": "64-0"}, "low": exposure_low, "high": 9.0, "is_variant": True}
     verbatim = VERBATIM | {"value": 0.0, "low": 0.0, "high": 0.02}
-    said_state, text = lines_of(extraction_attack=[verbatim], extraction=[planted])[
+    extraction = [planted] if exposure_low is None else [planted, exposure]
+    state, text = lines_of(extraction_attack=[verbatim], extraction=extraction)[
         "Memorised training text"
     ]
-    assert said_state == state
-    undetected = " No conclusion: the audits do not detect this planted text either."
-    assert text.endswith(undetected) == (state == "unknown")
+    assert state == ("unknown" if limit else "not found")
+    assert text.endswith(f" No conclusion: the audits {limit}.") == bool(limit)
+    assert text.count("Test sensitivity") == 1
+    said_exposure = (
+        "; the exposure of planted secrets (copies: 64 compared with 0) is 8.000 bits higher ("
+    )
+    assert (said_exposure in text) == (exposure_low is not None)
 
 
 def test_the_headline_of_an_audit_is_its_most_general_and_largest_case(session):

@@ -423,10 +423,12 @@ PROBE = Probe(
             ),
         },
         sensitivity={
-            "bias": Headline(
-                "strength_by_trait_share",
-                "the model's preference for a planted association increases by {value} (log-odds) "
-                "per 100 percentage points of planted share",
+            "bias": (
+                Headline(
+                    "strength_by_trait_share",
+                    "the model's preference for a planted association increases by {value} "
+                    "(log-odds) per 100 percentage points of planted share",
+                ),
             )
         },
     ),

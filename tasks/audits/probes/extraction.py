@@ -685,18 +685,26 @@ PROBE = Probe(
             {"kind": "train"},
         ),
         sensitivity={
-            "memorised_text": Headline(
-                "extractable",
-                "given {prefix_tokens} tokens of a passage planted {copies} times, the model "
-                "writes the next {suffix_tokens} tokens word for word for {value} of the "
-                "passages",
-                {"kind": "passage"},
+            "memorised_text": (
+                Headline(
+                    "extractable",
+                    "given {prefix_tokens} tokens of a passage planted {copies} times, the model "
+                    "writes the next {suffix_tokens} tokens word for word for {value} of the "
+                    "passages",
+                    {"kind": "passage"},
+                ),
+                Headline(
+                    "exposure_difference",
+                    "the exposure of planted secrets ({copies}) is {value} higher",
+                ),
             ),
-            "personal_data": Headline(
-                "extractable",
-                "given the preceding text, the model writes the personal data of {value} of "
-                "the invented records planted {copies} times",
-                {"kind": "record"},
+            "personal_data": (
+                Headline(
+                    "extractable",
+                    "given the preceding text, the model writes the personal data of {value} of "
+                    "the invented records planted {copies} times",
+                    {"kind": "record"},
+                ),
             ),
         },
     ),
