@@ -13,6 +13,7 @@ from hallmark.flows.auditing import (
     audit_checkpoint,
     check_model_settings,
     choose_audits_of_run,
+    reconstruct_training,
     record_other_lexicons,
 )
 from hallmark.flows.checkpoint_resolution import get_permanent_name, resolve_checkpoint
@@ -134,7 +135,7 @@ def audit(
             resolved.checkpoint,
             selected_audits,
             resolved.corpus,
-            resolved.training_run,
+            resolved.training_run or reconstruct_training(resolved.checkpoint),
             record_other_lexicons(run.config, resolved),
         )
     return conclude_flow(run)

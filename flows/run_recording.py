@@ -404,8 +404,10 @@ def record_run(
         record_fields: More fields for run.json.
         last_stage: The last stage to run.
     """
+    from prefect.context import FlowRunContext
     from prefect.runtime import flow_run
 
+    from hallmark.flows.checkpoint_events import CheckpointAnnouncer
     from hallmark.tasks.contract import (
         BackgroundListener,
         LastStageReached,
@@ -430,6 +432,7 @@ def record_run(
         "pid": os.getpid(),
         "python": platform.python_version(),
         "platform": describe_machine(),
+        "checkpoints": [],
         "stages": [],
         "error": None,
         **(record_fields or {}),
@@ -441,6 +444,8 @@ def record_run(
         BackgroundListener(frontend.on_event, "the terminal", idle_interval=5.0),
         BackgroundListener(progress_listener, "the progress file"),
     ]
+    if FlowRunContext.get() is not None:
+        listeners.append(BackgroundListener(CheckpointAnnouncer(run), "Prefect's event"))
     if settings.tensorboard:
         event_files = TensorBoardListener(Path(settings.tensorboard) / run.id)
         listeners.append(BackgroundListener(event_files, "TensorBoard's event files"))
@@ -449,6 +454,12 @@ def record_run(
         if event.kind in ("done", "cached") and event.artifact:
             record["stages"].append(_build_stage_entry(event, event.artifact))
             run.save()
+        if event.kind == "child" and event.artifact:
+            # Others can audit the checkpoint by its step while training continues.
+            entry = _build_checkpoint_entry(event.label, event.artifact)
+            if entry not in record["checkpoints"]:  # a repeated stage commits it again
+                record["checkpoints"].append(entry)
+                run.save()
         for listener in listeners:
             listener(event)
 
@@ -487,6 +498,14 @@ def _build_stage_entry(event: Event, artifact: Artifact) -> Record:
         "artifact": artifact.name,
         "cached": event.kind == "cached",
         "seconds": round(event.seconds, 3),
+    }
+
+
+def _build_checkpoint_entry(label: str, artifact: Artifact) -> Record:
+    return {
+        "label": label,
+        "step": artifact.manifest["parts"]["key"]["step"],
+        "artifact": artifact.name,
     }
 
 

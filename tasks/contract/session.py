@@ -36,6 +36,8 @@ class Event:
             committed; a ``BackgroundListener`` sends ``silence`` if no event came for a while.
         label: Name of the stage in the run.
         artifact: The artifact of ``done``, ``cached`` and ``child``.
+        was_stored: Whether the store had the artifact of ``child`` before, as a stage that is
+            resumed commits it again.
         seconds: Wall time of a stage that is done.
         completed: Completed units of ``progress``, or the step of ``figures``.
         total: All units of ``progress``; 0 if unknown.
@@ -53,6 +55,7 @@ class Event:
     description: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     phase: str = ""
+    was_stored: bool = False
 
 
 #: While this many events are pending, a background listener drops new events with metrics.

@@ -343,9 +343,11 @@ class BoundStage(StageCall):
         identifying_values: Mapping[str, Any],
         folder: Path,
     ) -> Artifact:
-        artifact = commit_child_artifact(self, context, stage_name, identifying_values, folder)
-        self.session.listener(self._make_event("child", artifact=artifact))
-        return artifact
+        child = commit_child_artifact(self, context, stage_name, identifying_values, folder)
+        self.session.listener(
+            self._make_event("child", artifact=child.artifact, was_stored=child.was_stored)
+        )
+        return child.artifact
 
 
 def _is_in_prefect_flow() -> bool:
