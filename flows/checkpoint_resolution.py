@@ -102,7 +102,11 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
             "latest@0) or the name of an artifact (checkpoint/…); a model from the Hugging Face "
             "Hub must be downloaded first: hf download NAME --local-dir FOLDER"
         )
-    run = _find_latest_trained_run(store) if run_name == "latest" else open_run(run_name, store)
+    run = (
+        _find_latest_trained_run(store, checkpoint_name)
+        if run_name == "latest"
+        else open_run(run_name, store)
+    )
     checkpoint_rows = run.list_committed_checkpoints()
     if not checkpoint_rows:
         raise UsageError(
@@ -121,12 +125,12 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
     )
 
 
-def _find_latest_trained_run(store: Store) -> Run:
+def _find_latest_trained_run(store: Store, checkpoint_name: str) -> Run:
     runs = [run for run in read_latest_candidates(store) if "pretrain" in run.stages]
     if not runs:
         raise UsageError(
-            f"latest: no run in the store {store.uri} has trained a model yet; train one, or "
-            "choose another store with --store"
+            f"{checkpoint_name}: no run in the store {store.uri} has trained a model yet; train "
+            "one, or choose another store with --store"
         )
     log_which_run_is_latest(runs[-1].id, "the newest run that trained a model")
     return runs[-1]

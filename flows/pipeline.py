@@ -23,6 +23,7 @@ from hallmark.flows.run_outcome import conclude_flow
 from hallmark.flows.run_recording import generate_flow_run_name, start_run
 from hallmark.flows.runs import Run
 from hallmark.flows.training import train_model
+from hallmark.flows.training_stop import request_training_stops
 from hallmark.tasks.audits.ability.capability_texts import check_validation_text_exists
 from hallmark.tasks.audits.audited_models.opening import is_hallmark_checkpoint
 from hallmark.tasks.contract import Artifact, Table
@@ -138,6 +139,7 @@ def audit(
             resolved.training_run or reconstruct_training(resolved.checkpoint),
             record_other_lexicons(run.config, resolved),
         )
+        request_training_stops(run, resolved.checkpoint)
     return conclude_flow(run)
 
 

@@ -34,6 +34,7 @@ from hallmark.flows.runs import (
 from hallmark.flows.site import try_build_site
 from hallmark.flows.tensorboard_listener import TensorBoardListener
 from hallmark.flows.tensorboard_listener import check_tensorboard_installed as check_tensorboard
+from hallmark.flows.training_stop import TrainingStopReader
 from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
@@ -471,7 +472,14 @@ def record_run(
             stack.callback(progress_listener.remove_file)
             for listener in listeners:
                 stack.enter_context(listener)
-            stack.enter_context(open_session(Session(store, mapper, handle_event, last_stage)))
+            session = Session(
+                store,
+                mapper,
+                handle_event,
+                last_stage,
+                find_stop_reason=TrainingStopReader(store, run.id).find_stop_reason,
+            )
+            stack.enter_context(open_session(session))
             yield run
     except LastStageReached:
         record["last_stage"] = last_stage

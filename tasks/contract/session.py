@@ -164,6 +164,8 @@ class Session:
     #: Called with (stage, inputs, config) instead of running a stage; its result is used as the
     #: stage's artifact. A forecast plans each call this way.
     plan_stage: Callable[[Any, Sequence[Any], Any], Any] | None = None
+    #: Returns why a training must stop at its next step, or None.
+    find_stop_reason: Callable[[], str | None] = lambda: None
     #: Store, artifact and path of the files whose existence and size were checked.
     checked_files: set[tuple[str, str, str]] = field(default_factory=set, repr=False)
 

@@ -287,6 +287,7 @@ class BoundStage(StageCall):
             resources=self.stage.resources,
             determinism=self.stage.determinism,
             on_metrics=report_metrics,
+            find_stop_reason=self.session.find_stop_reason,
         )
         context.commit_child_artifact = input_monitor.guard_commit(
             functools.partial(self._commit_child_artifact, context)
