@@ -12,7 +12,11 @@ from hallmark.flows.audit_execution import (
     record_failure,
 )
 from hallmark.flows.audit_selection import ALL_AUDITS, CORPUS_AUDITS
-from hallmark.flows.checkpoint_resolution import ResolvedCheckpoint, trace_training_history
+from hallmark.flows.checkpoint_resolution import (
+    ResolvedCheckpoint,
+    find_training_run,
+    trace_training_history,
+)
 from hallmark.flows.config import Config, rebase_config_paths
 from hallmark.flows.corpus import ArtifactsByLabel, Corpus
 from hallmark.flows.error_rates import find_current_error_rates_by_audit
@@ -36,7 +40,11 @@ from hallmark.tasks.contract import (
     get_current_session,
 )
 from hallmark.tasks.corpus.identities import record_lexicons
-from hallmark.tasks.training.reconstructed_reads import ReconstructReadsConfig, reconstruct_reads
+from hallmark.tasks.training.reconstructed_reads import (
+    ReadOrderConfig,
+    ReconstructReadsConfig,
+    reconstruct_reads,
+)
 from hallmark.tasks.training.train_tokenizer import train_tokenizer
 
 
@@ -58,7 +66,7 @@ def audit_checkpoint(
         corpus: The corpus that the model was trained on, if the store knows it. Without it, only
             what needs no training text is measured.
         training_run: The artifact of the training that wrote the checkpoint, if known; or that of
-            ``reconstruct_training``.
+            ``find_or_reconstruct_training``.
         lexicons: The lexicons of groups, if they are not those of the corpus.
 
     Returns:
@@ -152,17 +160,23 @@ def audit_checkpoint(
     return artifacts
 
 
-def reconstruct_training(checkpoint: Artifact) -> Artifact | None:
-    """Reconstruct what the training of a checkpoint had read, if the training has not ended.
+def find_or_reconstruct_training(
+    checkpoint: Artifact, training_run: Artifact | None, label: str = reconstruct_reads.name
+) -> Artifact | None:
+    """Return the training of a checkpoint; reconstruct what it had read if it has not ended.
 
     Args:
-        checkpoint: A checkpoint whose training is not in the store.
+        checkpoint: The checkpoint.
+        training_run: What the store knows of its training, as in ``ResolvedCheckpoint``.
+        label: The label of the stage that reconstructs.
 
     Returns:
-        An artifact with the tables about reads that ``pretrain`` writes at its end. None if
-        Hallmark did not pretrain the checkpoint, or if a document was purged from its packed
-        corpus.
+        The artifact of ``pretrain``, or one with the tables about reads that ``pretrain`` writes
+        at its end. None if Hallmark did not pretrain the checkpoint, or if a document was purged
+        from its packed corpus.
     """
+    if training_run is not None and training_run.stage == "pretrain":
+        return training_run
     store = get_artifact_store(checkpoint)
     training_config = checkpoint.manifest.get("parts", {}).get("config", {})
     lineage = checkpoint.manifest.get("lineage", {})
@@ -172,7 +186,7 @@ def reconstruct_training(checkpoint: Artifact) -> Artifact | None:
     if packed_corpus.purge_time_by_doc_id:
         return None
     document_names = lineage["documents"]  # a list if the corpus was extended
-    return reconstruct_reads(
+    return reconstruct_reads.with_label(label)(
         checkpoint=checkpoint,
         packed_corpus=packed_corpus,
         documents=[
@@ -180,7 +194,11 @@ def reconstruct_training(checkpoint: Artifact) -> Artifact | None:
             for name in ([document_names] if isinstance(document_names, str) else document_names)
         ],
         config=ReconstructReadsConfig(
-            step=checkpoint.manifest["parts"]["key"]["step"], train=training_config["train"]
+            step=checkpoint.manifest["parts"]["key"]["step"],
+            train=ReadOrderConfig(
+                seed=training_config["train"]["seed"],
+                batch_size=training_config["train"]["batch_size"],
+            ),
         ),
     )
 
@@ -238,6 +256,8 @@ def check_model_settings(config: Config, *, is_hallmark: bool) -> None:
 def _collect_training_inputs(
     checkpoint: Artifact, training_run: Artifact | None, corpus: Corpus | None
 ) -> TrainingInputs:
+    if training_run is not None:
+        _reconstruct_earlier_trainings(checkpoint)
     history = trace_training_history(checkpoint, training_run)
     documents = corpus.documents if corpus else None
     if documents and history:
@@ -250,6 +270,21 @@ def _collect_training_inputs(
         packed_corpora=history.packed_corpora,
         documents=documents,
     )
+
+
+def _reconstruct_earlier_trainings(checkpoint: Artifact) -> None:
+    """Reconstruct the trainings that a checkpoint continues, if they have not ended."""
+    store, number = get_artifact_store(checkpoint), 0
+    while store is not None and (start_name := checkpoint.manifest["lineage"]["start_checkpoint"]):
+        start_checkpoint = store.find_artifact(*start_name.split("/"))
+        if start_checkpoint is None or "checkpoint" in start_checkpoint.manifest["lineage"]:
+            return
+        checkpoint, number = start_checkpoint, number + 1
+        find_or_reconstruct_training(
+            checkpoint,
+            find_training_run(store, checkpoint),
+            f"{reconstruct_reads.name}_{number}",
+        )
 
 
 def explain_missing_inputs(config: Config, audit_names: Sequence[str]) -> str:

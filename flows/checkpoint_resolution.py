@@ -196,14 +196,12 @@ def find_training_run(store: Store, checkpoint: Artifact) -> Artifact | None:
     training_run = store.find_artifact("pretrain", checkpoint.manifest["parts"]["parent"])
     if training_run is not None:
         return training_run
-    return next(
-        (
-            artifact
-            for artifact in store.list_artifacts("reconstruct_reads")
-            if artifact.manifest["lineage"]["checkpoint"] == checkpoint.name
-        ),
-        None,
-    )
+    reconstructions = [
+        artifact
+        for artifact in store.list_artifacts("reconstruct_reads")
+        if artifact.manifest["lineage"]["checkpoint"] == checkpoint.name
+    ]
+    return max(reconstructions, key=lambda artifact: artifact.manifest["created"], default=None)
 
 
 def get_permanent_name(store: Store, resolved: ResolvedCheckpoint, checkpoint_name: str) -> str:

@@ -13,7 +13,7 @@ from hallmark.flows.auditing import (
     audit_checkpoint,
     check_model_settings,
     choose_audits_of_run,
-    reconstruct_training,
+    find_or_reconstruct_training,
     record_other_lexicons,
 )
 from hallmark.flows.checkpoint_resolution import get_permanent_name, resolve_checkpoint
@@ -136,7 +136,7 @@ def audit(
             resolved.checkpoint,
             selected_audits,
             resolved.corpus,
-            resolved.training_run or reconstruct_training(resolved.checkpoint),
+            find_or_reconstruct_training(resolved.checkpoint, resolved.training_run),
             record_other_lexicons(run.config, resolved),
         )
         request_training_stops(run, resolved.checkpoint)

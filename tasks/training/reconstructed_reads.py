@@ -11,7 +11,6 @@ from __future__ import annotations
 import pyarrow as pa
 from pydantic import Field
 
-from hallmark.model.config import TrainConfig
 from hallmark.tasks.contract import (
     Artifact,
     StageConfig,
@@ -24,11 +23,18 @@ from hallmark.tasks.contract import (
 from hallmark.tasks.training.document_reads import COVERAGE, DOCUMENT_READS, write_read_tables
 
 
+class ReadOrderConfig(StageConfig):
+    """The settings of a training that determine which rows each step reads."""
+
+    seed: int = Field(description="as in `pretrain.train`")
+    batch_size: int = Field(description="as in `pretrain.train`", ge=1)
+
+
 class ReconstructReadsConfig(StageConfig):
     """The step of a checkpoint and the settings of its training; the checkpoint has both."""
 
     step: int = Field(description="optimizer step of the checkpoint")
-    train: TrainConfig = Field(description="settings of the training, as in `pretrain.train`")
+    train: ReadOrderConfig = Field(description="settings of the training")
 
 
 AUDITED_CHECKPOINT = table_schema(

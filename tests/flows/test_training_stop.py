@@ -84,9 +84,13 @@ def audit_run(store, *verdicts, stop_training=True):
     )
 
 
-def test_a_failed_rule_stops_the_training_at_the_next_step(store):
-    def audit(checkpoint):
-        request_training_stops(audit_run(store, FAILED, NOT_SHOWN), checkpoint)
+@pytest.mark.parametrize("kind", ["folder", "object storage"])
+def test_a_failed_rule_stops_the_training_at_the_next_step(kind, tmp_path, bucket):
+    address = str(tmp_path / "store") if kind == "folder" else f"s3://hallmark/{tmp_path.name}"
+    store = Store(address)
+
+    def audit(checkpoint):  # on another host
+        request_training_stops(audit_run(Store(address), FAILED, NOT_SHOWN), checkpoint)
 
     with pytest.raises(PolicyViolationError) as error:
         train_and_audit(store, audit)

@@ -53,10 +53,31 @@ def unfinished(apart):
         resolved = resolve_checkpoint(store, f"{run.id}@60")
         assert resolved.name == f"{run.id}@60" and resolved.source_run.id == run.id
         assert resolved.corpus.documents and resolved.training_run is None
+        # "latest" remains the newest run that completed its pretraining.
+        assert resolve_checkpoint(store, "latest").source_run.id == apart.first
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     return run.id
+
+
+def test_a_training_that_continues_an_unfinished_one_knows_what_that_had_read(apart, unfinished):
+    settings = {"steps": 6, "warmup_steps": 0, "checkpoint_every": 6, "validate_every": 6}
+    options = [f"--set=pretrain.train.{name}={value}" for name, value in settings.items()]
+    start = f"{unfinished}@60"
+    report = apart.json(
+        "run", "smoke", "--start-checkpoint", start, *options, "--only", "extraction"
+    )
+    run = open_run(report["run"], str(apart.store))
+    assert run["pretrain"].manifest["lineage"]["start_checkpoint"].startswith("checkpoint/")
+    reads = run["reconstruct_reads_1"]
+    assert reads["checkpoints"].read(["step"]).to_pylist() == [{"step": 60}]
+    [older] = [
+        name
+        for number, name in run["extraction_trace"].manifest["lineage"]["training_runs"].items()
+        if number == "1"
+    ]
+    assert older.startswith(reads.name)
 
 
 def audit(hallmark, checkpoint):
@@ -72,7 +93,6 @@ def test_an_audit_before_the_end_of_the_training_gives_the_same_findings(apart, 
     artifact_name = report["checkpoints"][1]["artifact"]
     # The name of the artifact leads to the same step, corpus and run.
     assert resolve_checkpoint(store, artifact_name).name == f"{unfinished}@60"
-    assert resolve_checkpoint(store, "latest").source_run.id == apart.first
     with pytest.raises(UsageError, match=r"has no checkpoint for step 61; it has .*: 0, 60"):
         resolve_checkpoint(store, f"{unfinished}@61")
 
