@@ -12,12 +12,17 @@ from hallmark.flows.audit_execution import (
     record_failure,
 )
 from hallmark.flows.audit_selection import ALL_AUDITS, CORPUS_AUDITS
-from hallmark.flows.checkpoint_resolution import ResolvedCheckpoint, trace_training_history
+from hallmark.flows.checkpoint_resolution import (
+    ResolvedCheckpoint,
+    find_training_run,
+    trace_training_history,
+)
 from hallmark.flows.config import Config, rebase_config_paths
 from hallmark.flows.corpus import ArtifactsByLabel, Corpus
 from hallmark.flows.error_rates import find_current_error_rates_by_audit
 from hallmark.flows.policy_rule_checks import check_rule_slices
 from hallmark.flows.previous_release import compare_audits_with_previous, find_previous_release
+from hallmark.flows.runs import find_artifact
 from hallmark.reports.model_card import build_model_card
 from hallmark.tasks.audits.ability.attention_maps import attention_maps
 from hallmark.tasks.audits.ability.capability import audit_capability
@@ -35,6 +40,11 @@ from hallmark.tasks.contract import (
     get_current_session,
 )
 from hallmark.tasks.corpus.identities import record_lexicons
+from hallmark.tasks.training.reconstructed_reads import (
+    ReadOrderConfig,
+    ReconstructReadsConfig,
+    reconstruct_reads,
+)
 from hallmark.tasks.training.train_tokenizer import train_tokenizer
 
 
@@ -55,7 +65,8 @@ def audit_checkpoint(
             run if they could not.
         corpus: The corpus that the model was trained on, if the store knows it. Without it, only
             what needs no training text is measured.
-        training_run: The artifact of the training that wrote the checkpoint, if known.
+        training_run: The artifact of the training that wrote the checkpoint, if known; or that of
+            ``find_or_reconstruct_training``.
         lexicons: The lexicons of groups, if they are not those of the corpus.
 
     Returns:
@@ -120,7 +131,7 @@ def audit_checkpoint(
         )
     with record_failure(errors, "attention_maps"):
         artifacts["attention_maps"] = attention_maps(checkpoint, config.attention_maps)
-    if training_run:
+    if training_run and "samples" in training_run.tables:
         artifacts["score_samples"] = score_samples(training_run, config.score_samples)
     available_audits = list_available_audits(config, has_corpus=corpus is not None)
     skipped_audits = [name for name in available_audits if name not in audit_names]
@@ -131,7 +142,11 @@ def audit_checkpoint(
     artifacts["model_card"] = build_model_card(
         checkpoint=checkpoint,
         training_run=training_run,
-        tokenizer=find_lineage_input(training_run, "tokenizer", train_tokenizer.name),
+        tokenizer=(
+            find_lineage_input(checkpoint, "tokenizer", train_tokenizer.name)
+            if training_run
+            else None
+        ),
         audits=audits,
         corpus_artifacts=corpus.collect_card_inputs("plant_canaries") if corpus else {},
         attention_maps=artifacts.get("attention_maps"),
@@ -143,6 +158,49 @@ def audit_checkpoint(
         config=config.model_card,
     )
     return artifacts
+
+
+def find_or_reconstruct_training(
+    checkpoint: Artifact, training_run: Artifact | None, label: str = reconstruct_reads.name
+) -> Artifact | None:
+    """Return the training of a checkpoint; reconstruct what it had read if it has not ended.
+
+    Args:
+        checkpoint: The checkpoint.
+        training_run: What the store knows of its training, as in ``ResolvedCheckpoint``.
+        label: The label of the stage that reconstructs.
+
+    Returns:
+        The artifact of ``pretrain``, or one with the tables about reads that ``pretrain`` writes
+        at its end. None if Hallmark did not pretrain the checkpoint, or if a document was purged
+        from its packed corpus.
+    """
+    if training_run is not None and training_run.stage == "pretrain":
+        return training_run
+    store = get_artifact_store(checkpoint)
+    training_config = checkpoint.manifest.get("parts", {}).get("config", {})
+    lineage = checkpoint.manifest.get("lineage", {})
+    if store is None or "train" not in training_config or "packed_corpus" not in lineage:
+        return None
+    packed_corpus = find_artifact(store, lineage["packed_corpus"])
+    if packed_corpus.purge_time_by_doc_id:
+        return None
+    document_names = lineage["documents"]  # a list if the corpus was extended
+    return reconstruct_reads.with_label(label)(
+        checkpoint=checkpoint,
+        packed_corpus=packed_corpus,
+        documents=[
+            find_artifact(store, name)
+            for name in ([document_names] if isinstance(document_names, str) else document_names)
+        ],
+        config=ReconstructReadsConfig(
+            step=checkpoint.manifest["parts"]["key"]["step"],
+            train=ReadOrderConfig(
+                seed=training_config["train"]["seed"],
+                batch_size=training_config["train"]["batch_size"],
+            ),
+        ),
+    )
 
 
 def record_other_lexicons(config: Config, resolved: ResolvedCheckpoint) -> Artifact | None:
@@ -198,6 +256,8 @@ def check_model_settings(config: Config, *, is_hallmark: bool) -> None:
 def _collect_training_inputs(
     checkpoint: Artifact, training_run: Artifact | None, corpus: Corpus | None
 ) -> TrainingInputs:
+    if training_run is not None:
+        _reconstruct_earlier_trainings(checkpoint)
     history = trace_training_history(checkpoint, training_run)
     documents = corpus.documents if corpus else None
     if documents and history:
@@ -210,6 +270,21 @@ def _collect_training_inputs(
         packed_corpora=history.packed_corpora,
         documents=documents,
     )
+
+
+def _reconstruct_earlier_trainings(checkpoint: Artifact) -> None:
+    """Reconstruct the trainings that a checkpoint continues, if they have not ended."""
+    store, number = get_artifact_store(checkpoint), 0
+    while store is not None and (start_name := checkpoint.manifest["lineage"]["start_checkpoint"]):
+        start_checkpoint = store.find_artifact(*start_name.split("/"))
+        if start_checkpoint is None or "checkpoint" in start_checkpoint.manifest["lineage"]:
+            return
+        checkpoint, number = start_checkpoint, number + 1
+        find_or_reconstruct_training(
+            checkpoint,
+            find_training_run(store, checkpoint),
+            f"{reconstruct_reads.name}_{number}",
+        )
 
 
 def explain_missing_inputs(config: Config, audit_names: Sequence[str]) -> str:
@@ -229,20 +304,20 @@ def explain_missing_inputs(config: Config, audit_names: Sequence[str]) -> str:
 
 
 def find_lineage_input(
-    training_run: Artifact | None, input_name: str, stage: str | None = None
+    artifact: Artifact, input_name: str, stage: str | None = None
 ) -> Artifact | None:
-    """Return an input of a training run from its store.
+    """Return an input of the stage that wrote an artifact from its store.
 
     Args:
-        training_run: The training run, if known.
+        artifact: The artifact, such as a checkpoint.
         input_name: Name of the input.
         stage: The stage that must have made the input, or None for any. The tokenizer of a
             continued training belongs to a checkpoint, for example.
     """
-    store = get_artifact_store(training_run) if training_run else None
-    if training_run is None or store is None:
+    store = get_artifact_store(artifact)
+    if store is None:
         return None
-    stage_name, _, fingerprint = training_run.manifest["lineage"][input_name].partition("/")
+    stage_name, _, fingerprint = artifact.manifest["lineage"][input_name].partition("/")
     return store.find_artifact(stage_name, fingerprint) if stage in (None, stage_name) else None
 
 

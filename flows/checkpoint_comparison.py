@@ -199,13 +199,13 @@ def list_checkpoint_names(store: Store, training_name: str) -> list[str]:
     training_run = open_run(
         training_name.removesuffix(ALL_CHECKPOINTS_SUFFIX), store, stage="pretrain"
     )
-    if "pretrain" not in training_run.stages:
+    checkpoint_rows = training_run.list_committed_checkpoints()
+    if not checkpoint_rows or "finetune" in training_run.stages:
         raise UsageError(
             f"{training_name}: run {training_run.id} did not train a model; choose a run that did "
             "(hallmark runs lists all runs)"
         )
-    steps = training_run["pretrain"]["checkpoints"].read(["step"])["step"].to_pylist()
-    return [f"{training_run.id}@{step}" for step in steps]
+    return [f"{training_run.id}@{row['step']}" for row in checkpoint_rows]
 
 
 def find_checkpoint_audits(store: Store, checkpoint_name: str) -> CheckpointAudits | None:

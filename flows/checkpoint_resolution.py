@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -23,14 +24,12 @@ from hallmark.flows.runs import (
 from hallmark.tasks.contract import (
     ARTIFACT_NAME_PATTERN,
     Artifact,
+    HallmarkError,
     Store,
     UsageError,
     folder_to_artifact,
     get_artifact_store,
 )
-
-#: The stages that write checkpoints.
-TRAINING_STAGES = ("pretrain", "finetune")
 
 #: The stages that may be the first after those of the corpus.
 POST_CORPUS_STAGES = ("train_tokenizer", "pack")
@@ -42,8 +41,9 @@ class ResolvedCheckpoint:
 
     Attributes:
         checkpoint: The checkpoint itself.
-        training_run: The artifact of the stage pretrain that wrote it; None if unknown, or if the
-            checkpoint was fine-tuned.
+        training_run: The artifact of the stage pretrain that wrote it. While this training has not
+            ended, the artifact in which an audit of the checkpoint reconstructed what the training
+            had read. None if there is neither, or if the checkpoint was fine-tuned.
         corpus: Its corpus; None if unknown.
         source_run: The run with this corpus; None if unknown.
     """
@@ -56,15 +56,11 @@ class ResolvedCheckpoint:
     @property
     def name(self) -> str:
         """RUN@STEP if the store knows both, otherwise the name of the artifact or the folder."""
-        training_entry = self.source_run.stages.get("pretrain", {}) if self.source_run else {}
-        if (
-            self.source_run
-            and self.training_run
-            and training_entry.get("artifact") == self.training_run.name
-        ):
-            for row in self.training_run["checkpoints"].read(["step", "artifact"]).to_pylist():
-                if row["artifact"] == self.checkpoint.name:
-                    return f"{self.source_run.id}@{row['step']}"
+        if self.source_run is not None:
+            with suppress(HallmarkError):  # the artifact of its training is missing
+                for row in self.source_run.list_committed_checkpoints():
+                    if row["artifact"] == self.checkpoint.name:
+                        return f"{self.source_run.id}@{row['step']}"
         return self.checkpoint.name
 
 
@@ -73,9 +69,10 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
 
     Args:
         store: The store of the runs.
-        checkpoint_name: RUN or RUN@STEP (RUN may be "latest", the newest that pretrained a model),
-            the name of an artifact ("checkpoint/0123…"), or a folder: of a checkpoint in any store,
-            or of a Hugging Face model.
+        checkpoint_name: RUN or RUN@STEP (RUN may be "latest", the newest that has completed a
+            pretraining; while a training continues, its run must be named by its id), the name of
+            an artifact ("checkpoint/0123…"), or a folder: of a checkpoint in any store, or of a
+            Hugging Face model.
 
     Raises:
         UsageError: If there is no such checkpoint.
@@ -105,25 +102,17 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
             "latest@0) or the name of an artifact (checkpoint/…); a model from the Hugging Face "
             "Hub must be downloaded first: hf download NAME --local-dir FOLDER"
         )
-    if run_name == "latest":
-        candidates = (run for run in iter_latest_candidates(store) if "pretrain" in run.stages)
-        run = next(candidates, None)
-    else:
-        run = open_run(run_name, store)
-    if run is None:
-        raise UsageError(
-            f"{checkpoint_name}: no run in the store {store.uri} has trained a model yet; train "
-            "one, or choose another store with --store"
-        )
-    training_stages = [label for label in TRAINING_STAGES if label in run.stages]
-    if not training_stages:
+    run = (
+        _find_latest_trained_run(store, checkpoint_name)
+        if run_name == "latest"
+        else open_run(run_name, store)
+    )
+    checkpoint_rows = run.list_committed_checkpoints()
+    if not checkpoint_rows:
         raise UsageError(
             f"{checkpoint_name}: this run has not trained a model yet; see: hallmark status "
             f"{run_name}"
         )
-    if run_name == "latest":
-        log_which_run_is_latest(run.id, "the newest run that trained a model")
-    checkpoint_rows = run[training_stages[0]]["checkpoints"].read(["step", "artifact"]).to_pylist()
     matching_rows = [row for row in checkpoint_rows if not step or str(row["step"]) == step]
     if not matching_rows:
         steps = ", ".join(str(row["step"]) for row in checkpoint_rows)
@@ -131,10 +120,21 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
             f"run {run.id} has no checkpoint for step {step}; it has checkpoints for these steps: "
             f"{steps}"
         )
-    pretraining_run = run if training_stages[0] == "pretrain" else None
     return _trace_checkpoint_origin(
-        store, find_artifact(store, matching_rows[-1]["artifact"]), pretraining_run
+        store, find_artifact(store, matching_rows[-1]["artifact"]), preferred_run=run
     )
+
+
+def _find_latest_trained_run(store: Store, checkpoint_name: str) -> Run:
+    candidates = (run for run in iter_latest_candidates(store) if "pretrain" in run.stages)
+    run = next(candidates, None)
+    if run is None:
+        raise UsageError(
+            f"{checkpoint_name}: no run in the store {store.uri} has trained a model yet; train "
+            "one, or choose another store with --store"
+        )
+    log_which_run_is_latest(run.id, "the newest run that trained a model")
+    return run
 
 
 class TrainingHistory(NamedTuple):
@@ -176,7 +176,7 @@ def trace_training_history(
     history = TrainingHistory({}, {}, {})
     while training_run is not None and (store := get_artifact_store(training_run)) is not None:
         number = str(len(history.training_runs))
-        lineage = training_run.manifest["lineage"]
+        lineage = checkpoint.manifest["lineage"]
         packed_corpus = store.find_artifact(*lineage["packed_corpus"].split("/"))
         if packed_corpus is None:
             return None
@@ -188,8 +188,21 @@ def trace_training_history(
         if start_checkpoint is None:
             return None
         checkpoint = start_checkpoint
-        training_run = store.find_artifact("pretrain", start_checkpoint.manifest["parts"]["parent"])
+        training_run = find_training_run(store, checkpoint)
     return None
+
+
+def find_training_run(store: Store, checkpoint: Artifact) -> Artifact | None:
+    """Find the training that wrote a checkpoint, as in ``ResolvedCheckpoint.training_run``."""
+    training_run = store.find_artifact("pretrain", checkpoint.manifest["parts"]["parent"])
+    if training_run is not None:
+        return training_run
+    reconstructions = [
+        artifact
+        for artifact in store.list_artifacts("reconstruct_reads")
+        if artifact.manifest["lineage"]["checkpoint"] == checkpoint.name
+    ]
+    return max(reconstructions, key=lambda artifact: artifact.manifest["created"], default=None)
 
 
 def get_permanent_name(store: Store, resolved: ResolvedCheckpoint, checkpoint_name: str) -> str:
@@ -253,8 +266,8 @@ def _trace_checkpoint_origin(
 ) -> ResolvedCheckpoint:
     """Trace a checkpoint back to its training, its corpus and a run that contains them.
 
-    The run is ``preferred_run`` if given, else the newest run that trained the checkpoint, else the
-    newest run with its corpus. Arms of experiments come after other runs.
+    The run is ``preferred_run`` if given, else the newest run that trained the checkpoint or is
+    training it, else the newest run with its corpus. Arms of experiments come after other runs.
     """
     if base_name := checkpoint.manifest["lineage"].get("checkpoint"):  # it was fine-tuned
         base_checkpoint = store.find_artifact(*base_name.split("/"))
@@ -264,7 +277,7 @@ def _trace_checkpoint_origin(
             else _trace_checkpoint_origin(store, base_checkpoint)
         )
         return replace(resolved_base, checkpoint=checkpoint, training_run=None)
-    training_run = store.find_artifact("pretrain", checkpoint.manifest["parts"]["parent"])
+    training_run = find_training_run(store, checkpoint)
     packed_corpus = find_artifact(store, checkpoint.manifest["lineage"]["packed_corpus"])
     if packed_corpus.stage == "pad_removed_documents":
         # Only training reads the padded copy; audits use the complete corpus.
@@ -283,10 +296,15 @@ def _trace_checkpoint_origin(
     def has_artifact(run: Run, stage: str, artifact: Artifact | None) -> bool:
         return artifact is not None and (run.stages.get(stage, {}).get("artifact") == artifact.name)
 
+    def has_trained_checkpoint(run: Run) -> bool:
+        return has_artifact(run, "pretrain", training_run) or any(
+            entry["artifact"] == checkpoint.name for entry in run.record.get("checkpoints", [])
+        )
+
     runs = [preferred_run] if preferred_run else read_all_runs(store)[::-1]
     runs = sorted(  # stable
         runs,
-        key=lambda run: (not has_artifact(run, "pretrain", training_run), not run.may_be_latest),
+        key=lambda run: (not has_trained_checkpoint(run), not run.may_be_latest),
     )
     for run in runs:
         if has_artifact(run, "plant_canaries", planted_corpus):

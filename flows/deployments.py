@@ -10,15 +10,25 @@ from typing import Any
 from hallmark.flows.config import load_config
 from hallmark.flows.deployment_checks import check_settings_allowed
 from hallmark.flows.prefect_server import START_SERVER_HINT, is_prefect_server_reachable
-from hallmark.flows.runs import resolve_store_uri
-from hallmark.tasks.contract import AllowedRoots, HallmarkError, UsageError, check_external_path
+from hallmark.flows.runs import open_store, resolve_store_uri
+from hallmark.tasks.contract import (
+    AllowedRoots,
+    HallmarkError,
+    Store,
+    UsageError,
+    check_external_path,
+)
 
 #: The function that Prefect calls for a run of each deployment.
 ENTRYPOINT_TEMPLATE = "hallmark.flows.deployment_entrypoint.{}"
 
 
 def serve_deployments(
-    config: str, overrides: Sequence[str], store: str | None = None, roots: Sequence[str] = ()
+    config: str,
+    overrides: Sequence[str],
+    store: str | None = None,
+    roots: Sequence[str] = (),
+    checkpoint_audits: Sequence[str] = (),
 ) -> None:
     """Register the deployments and execute their runs until SIGTERM or SIGINT.
 
@@ -28,6 +38,8 @@ def serve_deployments(
         store: The store; None for that of the config.
         roots: Folders and URIs that runs may read and write, in addition to the folder of the
             config and the store.
+        checkpoint_audits: The audits of each checkpoint that a training of this store commits; the
+            deployment for them is registered only if there are any.
 
     Raises:
         HallmarkError: If no Prefect server is set or it does not answer. A temporary server is not
@@ -75,6 +87,9 @@ def serve_deployments(
             entrypoint_type=EntrypointType.MODULE_PATH,
         ),
     ]
+    if checkpoint_audits:
+        opened_store = open_store(store or settings.store)
+        deployments.append(create_checkpoint_deployment(opened_store, checkpoint_audits))
     for deployment in deployments:
         deployment.entrypoint = ENTRYPOINT_TEMPLATE.format(deployment.flow_name)
     names = [f"{deployment.flow_name}/{deployment.name}" for deployment in deployments]
@@ -84,6 +99,37 @@ def serve_deployments(
         flush=True,
     )
     asyncio.run(DeploymentRunner().serve(settings.name, deployments))
+
+
+def create_checkpoint_deployment(store: Store, audits: Sequence[str]) -> Any:
+    """Create the deployment that audits each checkpoint while the training continues.
+
+    Its name contains the beginning of the store's id, so each store of a Prefect server has one,
+    also if several commands serve the store.
+    """
+    from prefect.events import DeploymentEventTrigger
+    from prefect.types.entrypoint import EntrypointType
+
+    from hallmark.flows.checkpoint_events import (
+        CHECKPOINT_COMMITTED_EVENT,
+        STAGE_LABEL,
+        STORE_ID_LABEL,
+    )
+    from hallmark.flows.pipeline import audit
+
+    store_id = store.compute_secret_id()
+    trigger = DeploymentEventTrigger(
+        expect={CHECKPOINT_COMMITTED_EVENT},
+        match={STORE_ID_LABEL: store_id, STAGE_LABEL: "pretrain"},
+        parameters={"checkpoint": "{{ event.payload.artifact }}"},
+    )
+    return audit.to_deployment(
+        name=f"each-checkpoint-{store_id[:8]}",
+        parameters={"store": store.uri, "only": [*audits]},
+        triggers=[trigger],
+        description="Audit each checkpoint that a training commits to the store.",
+        entrypoint_type=EntrypointType.MODULE_PATH,
+    )
 
 
 def collect_allowed_roots(config: str, store: str, additional_roots: Sequence[str]) -> AllowedRoots:

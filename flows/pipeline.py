@@ -13,6 +13,7 @@ from hallmark.flows.auditing import (
     audit_checkpoint,
     check_model_settings,
     choose_audits_of_run,
+    find_or_reconstruct_training,
     record_other_lexicons,
 )
 from hallmark.flows.checkpoint_resolution import get_permanent_name, resolve_checkpoint
@@ -22,6 +23,7 @@ from hallmark.flows.run_outcome import conclude_flow
 from hallmark.flows.run_recording import generate_flow_run_name, start_run
 from hallmark.flows.runs import Run
 from hallmark.flows.training import train_model
+from hallmark.flows.training_stop import request_training_stops
 from hallmark.tasks.audits.ability.capability_texts import check_validation_text_exists
 from hallmark.tasks.audits.audited_models.opening import is_hallmark_checkpoint
 from hallmark.tasks.contract import Artifact, Table
@@ -134,9 +136,10 @@ def audit(
             resolved.checkpoint,
             selected_audits,
             resolved.corpus,
-            resolved.training_run,
+            find_or_reconstruct_training(resolved.checkpoint, resolved.training_run),
             record_other_lexicons(run.config, resolved),
         )
+        request_training_stops(run, resolved.checkpoint)
     return conclude_flow(run)
 
 

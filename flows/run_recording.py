@@ -38,6 +38,7 @@ from hallmark.flows.runs import (
 from hallmark.flows.site import try_build_site
 from hallmark.flows.tensorboard_listener import TensorBoardListener
 from hallmark.flows.tensorboard_listener import check_tensorboard_installed as check_tensorboard
+from hallmark.flows.training_stop import TrainingStopReader
 from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
@@ -411,8 +412,10 @@ def record_run(
         record_fields: More fields for run.json.
         last_stage: The last stage to run.
     """
+    from prefect.context import FlowRunContext
     from prefect.runtime import flow_run
 
+    from hallmark.flows.checkpoint_events import CheckpointAnnouncer
     from hallmark.tasks.contract import (
         BackgroundListener,
         LastStageReached,
@@ -437,6 +440,7 @@ def record_run(
         "pid": os.getpid(),
         "python": platform.python_version(),
         "platform": describe_machine(),
+        "checkpoints": [],
         "stages": [],
         "error": None,
         **(record_fields or {}),
@@ -448,6 +452,8 @@ def record_run(
         BackgroundListener(frontend.on_event, "the terminal", idle_interval=5.0),
         BackgroundListener(progress_listener, "the progress file", idle_interval=RENEWAL_SECONDS),
     ]
+    if FlowRunContext.get() is not None:
+        listeners.append(BackgroundListener(CheckpointAnnouncer(run), "Prefect's event"))
     if settings.tensorboard:
         event_files = TensorBoardListener(Path(settings.tensorboard) / run.id)
         listeners.append(BackgroundListener(event_files, "TensorBoard's event files"))
@@ -456,6 +462,12 @@ def record_run(
         if event.kind in ("done", "cached") and event.artifact:
             record["stages"].append(_build_stage_entry(event, event.artifact))
             run.save()
+        if event.kind == "child" and event.artifact:
+            # Others can audit the checkpoint by its step while training continues.
+            entry = _build_checkpoint_entry(event.label, event.artifact)
+            if entry not in record["checkpoints"]:  # a repeated stage commits it again
+                record["checkpoints"].append(entry)
+                run.save()
         for listener in listeners:
             listener(event)
 
@@ -471,7 +483,14 @@ def record_run(
             with ExitStack() as stack:
                 for listener in listeners:
                     stack.enter_context(listener)
-                stack.enter_context(open_session(Session(store, mapper, handle_event, last_stage)))
+                session = Session(
+                    store,
+                    mapper,
+                    handle_event,
+                    last_stage,
+                    find_stop_reason=TrainingStopReader(store, run.id).find_stop_reason,
+                )
+                stack.enter_context(open_session(session))
                 yield run
         except LastStageReached:
             record["last_stage"] = last_stage
@@ -525,6 +544,14 @@ def _build_stage_entry(event: Event, artifact: Artifact) -> Record:
         "artifact": artifact.name,
         "cached": event.kind == "cached",
         "seconds": round(event.seconds, 3),
+    }
+
+
+def _build_checkpoint_entry(label: str, artifact: Artifact) -> Record:
+    return {
+        "label": label,
+        "step": artifact.manifest["parts"]["key"]["step"],
+        "artifact": artifact.name,
     }
 
 

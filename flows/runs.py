@@ -75,6 +75,9 @@ PARALLEL_READERS = 32
 #: The stages that write cards, which no run gives another label.
 CARD_LABELS = set(CARD_STAGES)
 
+#: The stages that write checkpoints.
+TRAINING_STAGES = ("pretrain", "finetune")
+
 #: The flow of each trial of a study.
 TRIAL_FLOW = "trial"
 
@@ -236,6 +239,25 @@ class Run:
     def stages(self) -> dict[str, Record]:
         """The entries of the stages by label, in the order in which the stages ended."""
         return {entry["label"]: entry for entry in self.record["stages"]}
+
+    def list_committed_checkpoints(self) -> list[Record]:
+        """List the checkpoints that the training of this run committed, also while it continues.
+
+        Each has a ``step`` and the name of its ``artifact``; the oldest is first.
+        """
+        label = next((entry for entry in TRAINING_STAGES if entry in self.stages), None)
+        if label is not None:
+            rows: list[Record] = self[label]["checkpoints"].read(["step", "artifact"]).to_pylist()
+            return rows
+        artifact_by_step = {
+            entry["step"]: entry["artifact"]  # the last one, if a step was repeated
+            for entry in self.record.get("checkpoints", [])
+            if entry["label"] in TRAINING_STAGES
+        }
+        return [
+            {"step": step, "artifact": artifact}
+            for step, artifact in sorted(artifact_by_step.items())
+        ]
 
     def __getitem__(self, label: str) -> Artifact:
         """Open the artifact of a stage of this run, by the label of the stage."""
@@ -537,6 +559,8 @@ def _is_valid_record(record: Any) -> TypeGuard[Record]:
         and isinstance(record.get("unredacted_sites", []), list)
         and isinstance(record["pid"], int)
         and 0 < record["pid"] < 2**31
+        and isinstance(record.get("checkpoints", []), list)
+        and all(map(_is_valid_checkpoint_entry, record.get("checkpoints", [])))
         and isinstance(record["stages"], list)
         and all(map(_is_valid_stage_entry, record["stages"]))
     )
@@ -558,6 +582,16 @@ def _is_valid_stage_entry(entry: Any) -> bool:
         and (entry["label"] == entry["stage"] or not {entry["label"], entry["stage"]} & CARD_LABELS)
         and isinstance(entry.get("cached"), bool)
         and _is_duration(entry.get("seconds"))
+    )
+
+
+def _is_valid_checkpoint_entry(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("label"), str)
+        and type(entry.get("step")) is int
+        and isinstance(entry.get("artifact"), str)
+        and ARTIFACT_NAME_PATTERN.fullmatch(entry["artifact"]) is not None
     )
 
 

@@ -269,7 +269,7 @@ class ModelCardBuilder:
         step = find_last_checkpoint_step(self.training_run, self.checkpoint)
         if step is not None:
             return describe_training_coverage(
-                self.book, step, get_start_checkpoint_name(self.training_run)
+                self.book, step, get_start_checkpoint_name(self.checkpoint)
             )
         if corpus_figures := self.corpus_figures:
             document_count = corpus_figures.add_sum_figure(
@@ -348,12 +348,12 @@ class ModelCardBuilder:
             section.add_blocks(Details("Architecture of the model", [table]))
         else:
             section.add_blocks(Paragraph(["The checkpoint has no config.json."]))
-        is_continued = get_start_checkpoint_name(self.training_run) is not None
+        is_continued = get_start_checkpoint_name(self.checkpoint) is not None
         tokenizer_section = build_tokenizer_section(
             self.book, self.checkpoint, self.tokenizer, is_continued, config.max_table_rows
         )
         training_section = build_training_section(
-            self.book, self.training_run, self.checkpoint.content_digest, config.max_table_rows
+            self.book, self.training_run, self.checkpoint, config.max_table_rows
         )
         training_section.sections = [
             build_samples_section(self.book, self.scored_samples, self.redactor)
@@ -530,7 +530,7 @@ class ModelCardBuilder:
             section.add_blocks(
                 describe_excluded_documents(self.book, self.corpus_artifacts["leave_out"])
             )
-        start_checkpoint = get_start_checkpoint_name(self.training_run)
+        start_checkpoint = get_start_checkpoint_name(self.checkpoint)
         if start_checkpoint is not None:
             section.add_blocks(
                 Paragraph(
@@ -719,7 +719,8 @@ def build_model_card(
 
     Args:
         checkpoint: The checkpoint that the card is about.
-        training_run: The output of ``pretrain``; None for a checkpoint without a training log.
+        training_run: The output of ``pretrain``; that of ``reconstruct_reads`` while the training
+            has not ended; None for a checkpoint without a training log.
         tokenizer: The output of ``train_tokenizer``, if known.
         audits: The outputs of the audits by name, such as "bias".
         corpus_artifacts: The artifacts of the corpus stages by label; empty if unknown.

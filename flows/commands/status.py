@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from contextlib import chdir
 from dataclasses import dataclass
 from functools import partial
@@ -122,6 +123,7 @@ def _build_report_without_folders(run: Run) -> Report:
     report |= {
         "failed_audits": read_failed_audits(run),
         "current_stage": describe_current_stage(run),
+        "checkpoints": _list_checkpoints(run),
     }
     return report | {"study_command": study_command, "stages": stages}
 
@@ -151,6 +153,14 @@ def _open_stage(run: Run, label: str) -> OpenedStage:
         return OpenedStage(_describe_artifact_contents(artifact), artifact)
     except HallmarkError as error:
         return OpenedStage(_describe_artifact_contents(None), error)
+
+
+def _list_checkpoints(run: Run) -> list[Report]:
+    """List the checkpoints of a training, also while it continues; none if it was removed."""
+    try:
+        return run.list_committed_checkpoints()
+    except HallmarkError:
+        return []
 
 
 class CurrentConfig(NamedTuple):
@@ -258,6 +268,9 @@ def _find_stale_reasons(
     return reasons
 
 
+#: Number of checkpoints whose steps are shown, the newest.
+MAX_SHOWN_STEPS = 8
+
 #: Flows that take a checkpoint; and the flow of a study with that of each of its trials.
 CHECKPOINT_FLOWS, STUDY_FLOWS = ("audit", "finetune", "prove"), ("study", "trial")
 
@@ -301,7 +314,22 @@ def render_status(report: Report) -> str:
                 f"{'':<{width}}            purged: {', '.join(_truncate_names(purged_ids, 2))}"
             )
         lines += [f"{'':<{width}}            stale: {reason}" for reason in stage["stale_reasons"]]
+    if checkpoints := report["checkpoints"]:
+        lines += ["", _describe_checkpoints(report, [entry["step"] for entry in checkpoints])]
     return "\n".join([*lines, "", _describe_next_step(report)])
+
+
+def _describe_checkpoints(report: Report, steps: Sequence[int]) -> str:
+    """Name the steps of the checkpoints, and the command that audits the last one."""
+    step_list = ", ".join(map(str, steps[-MAX_SHOWN_STEPS:]))
+    label = (
+        "checkpoints of the steps"
+        if len(steps) <= MAX_SHOWN_STEPS
+        else (f"{len(steps)} checkpoints, the last {MAX_SHOWN_STEPS} of the steps")
+    )
+    arguments = ["hallmark", "audit", f"{report['run']}@{steps[-1]}"]
+    arguments += ["--store", report["store"]] if report["store_must_be_named"] else []
+    return f"{label} {step_list}; audit one with: {shlex.join(arguments)}"
 
 
 def _describe_next_step(report: Report) -> str:

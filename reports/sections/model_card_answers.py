@@ -93,7 +93,7 @@ class ModelCardMeasurements:
         book: The figures of the card.
         findings: The findings of the audits.
         checkpoint: The checkpoint that the card is about.
-        training_run: The output of ``pretrain``, if known.
+        training_run: The output of ``pretrain`` or ``reconstruct_reads``, if known.
         corpus_figures: The figures of the training corpus, if its profile is known.
     """
 
@@ -153,7 +153,7 @@ class ModelCardMeasurements:
         step = find_last_checkpoint_step(self.training_run, self.checkpoint)
         if step is None:
             return []
-        start_checkpoint = get_start_checkpoint_name(self.training_run)
+        start_checkpoint = get_start_checkpoint_name(self.checkpoint)
         return describe_training_coverage(self.book, step, start_checkpoint)
 
     def describe_groups(self) -> MeasuredAnswer:

@@ -31,31 +31,39 @@ MAX_SAMPLES_PER_STEP, MAX_SAMPLE_CHARACTERS = 2, 300
 
 EARLIER_TRAINING_NOTE = "This card does not describe the training data of the earlier checkpoint."
 
+TRAINING_NOT_ENDED_NOTE = (
+    "The training had not ended when this checkpoint was audited, so its log and the texts that "
+    "the model generated during training are not available."
+)
 
-def get_start_checkpoint_name(training_run: Artifact | None) -> str | None:
-    """Return the name of the checkpoint that training continued from, if any."""
-    return (
-        None if training_run is None else training_run.manifest["lineage"].get("start_checkpoint")
-    )
+
+def get_start_checkpoint_name(checkpoint: Artifact) -> str | None:
+    """Return the name of the checkpoint from which training continued, if any."""
+    name: str | None = checkpoint.manifest.get("lineage", {}).get("start_checkpoint")
+    return name
 
 
 def build_training_section(
-    book: FigureBook, training_run: Artifact | None, checkpoint_digest: str, max_rows: int
+    book: FigureBook, training_run: Artifact | None, checkpoint: Artifact, max_rows: int
 ) -> Section:
     """Build the section on the training run.
 
     Args:
         book: The figures of the card.
-        training_run: The output of ``pretrain``; None if it is not known.
-        checkpoint_digest: The content digest of the checkpoint that the card is about.
+        training_run: The output of ``pretrain``, or of ``reconstruct_reads`` while the training has
+            not ended; None if it is not known.
+        checkpoint: The checkpoint that the card is about.
         max_rows: The largest number of rows of a table.
     """
     section = Section("Training run")
     if training_run is None:
         section.add_blocks(Paragraph(["The checkpoint has no training log."]))
         return section
+    if "log" not in training_run.tables:
+        section.add_blocks(Paragraph([TRAINING_NOT_ENDED_NOTE]))
+        return section
     log_facts = summarize_training_log(book, "pretrain")
-    start_checkpoint = get_start_checkpoint_name(training_run)
+    start_checkpoint = get_start_checkpoint_name(checkpoint)
     if start_checkpoint is None:
         section.add_blocks(DefinitionList(log_facts))
     else:
@@ -66,7 +74,7 @@ def build_training_section(
     initial_model_description = (
         "the untrained model" if start_checkpoint is None else "the checkpoint continued from"
     )
-    remark_by_content_digest = {checkpoint_digest: "audited here"}
+    remark_by_content_digest = {checkpoint.content_digest: "audited here"}
     section.add_blocks(*build_loss_chart(training_run))
     section.add_blocks(
         *build_checkpoint_table(

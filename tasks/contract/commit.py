@@ -13,7 +13,7 @@ import socket
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -146,16 +146,29 @@ def format_current_time() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+class CommittedChild(NamedTuple):
+    """A separate artifact of a running stage.
+
+    Attributes:
+        artifact: The artifact.
+        was_stored: Whether the store already had it before the commit.
+    """
+
+    artifact: Artifact
+    was_stored: bool
+
+
 def commit_child_artifact(
     call: StageCall,
     context: StageContext,
     stage_name: str,
     identifying_values: Mapping[str, Any],
     folder: Path,
-) -> Artifact:
+) -> CommittedChild:
     """Commit a folder as a separate artifact (a checkpoint) while its stage continues.
 
-    The folder is removed if the store already has the artifact.
+    The folder is removed if the store already has the artifact. The manifest also records the
+    settings of the stage, which others cannot read elsewhere until the stage ends.
 
     Args:
         call: The running stage.
@@ -164,9 +177,15 @@ def commit_child_artifact(
         identifying_values: Values that distinguish this artifact from others of the same call.
         folder: Folder with the files.
     """
-    components = {"stage": stage_name, "parent": call.fingerprint, "key": dict(identifying_values)}
+    components = {
+        "stage": stage_name,
+        "parent": call.fingerprint,
+        "config": call.fingerprint_components["config"],
+        "key": dict(identifying_values),
+    }
     child_fingerprint = compute_fingerprint(components)
     artifact = call.session.store.find_artifact(stage_name, child_fingerprint)
+    was_stored = artifact is not None
     if artifact is None:
         file_entries = _build_file_entries_by_name(folder)
         manifest = _build_manifest(call, context, {}, file_entries) | {
@@ -177,4 +196,4 @@ def commit_child_artifact(
         artifact = call.session.store.commit(folder, manifest)
     else:
         shutil.rmtree(folder, ignore_errors=True)
-    return artifact
+    return CommittedChild(artifact, was_stored)

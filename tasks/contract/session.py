@@ -36,6 +36,8 @@ class Event:
             committed; a ``BackgroundListener`` sends ``silence`` if no event came for a while.
         label: Name of the stage in the run.
         artifact: The artifact of ``done``, ``cached`` and ``child``.
+        was_stored: Whether the store had the artifact of ``child`` before, as a stage that is
+            resumed commits it again.
         seconds: Wall time of a stage that is done.
         completed: Completed units of ``progress``, or the step of ``figures``.
         total: All units of ``progress``; 0 if unknown.
@@ -53,6 +55,7 @@ class Event:
     description: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     phase: str = ""
+    was_stored: bool = False
 
 
 #: While this many events are pending, a background listener drops new events with metrics.
@@ -161,6 +164,8 @@ class Session:
     #: Called with (stage, inputs, config) instead of running a stage; its result is used as the
     #: stage's artifact. A forecast plans each call this way.
     plan_stage: Callable[[Any, Sequence[Any], Any], Any] | None = None
+    #: Returns why a training must stop at its next step, or None.
+    find_stop_reason: Callable[[], str | None] = lambda: None
     #: Store, artifact and path of the files whose existence and size were checked.
     checked_files: set[tuple[str, str, str]] = field(default_factory=set, repr=False)
 

@@ -24,7 +24,11 @@ import pyarrow as pa
 
 from hallmark.tasks.contract.artifact import TablePart, compute_table_digest
 from hallmark.tasks.contract.columns import columns_to_json, get_table_meaning, is_partitioned
-from hallmark.tasks.contract.errors import HallmarkError, get_first_error_line
+from hallmark.tasks.contract.errors import (
+    HallmarkError,
+    PolicyViolationError,
+    get_first_error_line,
+)
 from hallmark.tasks.contract.resources import DEFAULT_RESOURCES, Mapper, Resources, SerialMapper
 from hallmark.tasks.contract.table_writers import TableWriters
 from hallmark.tasks.contract.tombstones import ManifestEntry
@@ -118,6 +122,8 @@ class StageContext(TableWriters):
     determinism: str = "exact"
     #: Names in ``work_area`` to keep after the commit, for runs with other settings that share it.
     preserved_names: set[str] = field(default_factory=set)
+    #: Returns why a training must stop at its next step, because its policy failed; or None.
+    find_stop_reason: Callable[[], str | None] = lambda: None
     #: Called with (step, metrics).
     on_metrics: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None
 
@@ -141,6 +147,16 @@ class StageContext(TableWriters):
     def report_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Report metrics of a step to the session's listener; they are not stored."""
         self.on_metrics(step, metrics)
+
+    def check_not_stopped(self) -> None:
+        """Check that no audit of a checkpoint has requested to stop the training.
+
+        Raises:
+            PolicyViolationError: If one has; the sentence names the rules of the policy.
+        """
+        reason = self.find_stop_reason()
+        if reason is not None:
+            raise PolicyViolationError(reason)
 
     def record_measurement(self, metric: str, value: float, unit: str) -> None:
         """Record a measurement of this machine in the telemetry."""

@@ -289,6 +289,7 @@ class BoundStage(StageCall):
             resources=self.stage.resources,
             determinism=self.stage.determinism,
             on_metrics=report_metrics,
+            find_stop_reason=self.session.find_stop_reason,
         )
         context.commit_child_artifact = input_monitor.guard_commit(
             functools.partial(self._commit_child_artifact, context)
@@ -345,9 +346,11 @@ class BoundStage(StageCall):
         identifying_values: Mapping[str, Any],
         folder: Path,
     ) -> Artifact:
-        artifact = commit_child_artifact(self, context, stage_name, identifying_values, folder)
-        self.session.listener(self._make_event("child", artifact=artifact))
-        return artifact
+        child = commit_child_artifact(self, context, stage_name, identifying_values, folder)
+        self.session.listener(
+            self._make_event("child", artifact=child.artifact, was_stored=child.was_stored)
+        )
+        return child.artifact
 
 
 def _is_in_prefect_flow() -> bool:

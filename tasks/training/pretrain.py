@@ -429,6 +429,7 @@ def handle_trainer_events(
 
     Raises:
         HallmarkError: The trainer reports an error.
+        PolicyViolationError: The audit of a checkpoint requested to stop the training.
     """
     checkpoint_by_step: dict[int, Artifact] = {}
     settings_history: list[SettingsSegment] = []
@@ -462,6 +463,7 @@ def handle_trainer_events(
                 if event["stretches"] > 1 or event["device"] != "cpu":
                     context.determinism = "statistical"
             case "step":
+                context.check_not_stopped()
                 description = format_step_progress(event, validation)
                 context.report_progress(event["step"], total_steps, description)
                 context.report_metrics(

@@ -61,4 +61,3 @@ def test_continued_and_external_checkpoints_have_no_tokenizer_artifact(store, tm
     (tmp_path / "start" / "tokenizer.json").write_text("{}")
     begun = learned(folder_to_artifact(tmp_path / "start", "checkpoint"))
     assert find_lineage_input(begun, "tokenizer", "train_tokenizer") is None
-    assert find_lineage_input(None, "tokenizer", "train_tokenizer") is None

@@ -1190,6 +1190,29 @@ STATUS_STAGE = {
 }
 
 
+@pytest.mark.parametrize(
+    ("steps", "changes", "line"),
+    [
+        ([0], {}, "checkpoints of the steps 0; audit one with: hallmark audit r1@0"),
+        (
+            [0, 20],
+            {"store_must_be_named": True, "store": "my store"},
+            "checkpoints of the steps 0, 20; audit one with: hallmark audit r1@20 --store "
+            "'my store'",
+        ),
+        (
+            [*range(10)],
+            {},
+            "10 checkpoints, the last 8 of the steps 2, 3, 4, 5, 6, 7, 8, 9; audit one with: "
+            "hallmark audit r1@9",
+        ),
+    ],
+)
+def test_status_lists_the_checkpoints_of_a_training(steps, changes, line):
+    checkpoints = [{"step": step, "artifact": f"checkpoint/{step:016x}"} for step in steps]
+    assert line in status_of(checkpoints=checkpoints, **changes).splitlines()
+
+
 def status_of(stage=None, **changes):
     report = {
         "run": "r1",
@@ -1206,6 +1229,7 @@ def status_of(stage=None, **changes):
         "seeds": None,
         "error": None,
         "failed_audits": [],
+        "checkpoints": [],
         "current_stage": "",
         "failed_rules": [],
         "not_shown_rules": [],

@@ -260,6 +260,11 @@ class PolicyConfig(PolicyRulesConfig):
         "run id, the beginning of a run id, or latest (the newest run that audited "
         "the newest trained model)",
     )
+    stop_training: bool = Field(
+        False,
+        description="whether a training stops if the audit of one of its checkpoints, made while "
+        "the training continues, ends with a rule that failed",
+    )
 
     @property
     def rules_config(self) -> PolicyRulesConfig:

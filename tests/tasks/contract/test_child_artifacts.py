@@ -32,18 +32,24 @@ def checkpoints(config: StepsConfig, context: StageContext) -> None:
 @pytest.mark.parametrize("again", [False, True])
 def test_child_is_committed_once_for_each_key(session, again):
     heard = []
-    session.listener = lambda event: heard.append((event.kind, event.artifact))
+    known = []
+    session.listener = lambda event: (
+        heard.append((event.kind, event.artifact)),
+        known.append(event.was_stored) if event.kind == "child" else None,
+    )
     made = checkpoints(StepsConfig(again=again))
     children = session.store.list_artifacts("checkpoint")
     told = [artifact.name for kind, artifact in heard if kind == "child"]
     assert made.fetch_file("names.txt").read_text().split() == told and len(told) == 2 + again
     assert set(told) == {child.name for child in children} and len(children) == 2
+    assert known == [False, False, True][: len(told)]  # the same child is not new again
     by_key = {child.manifest["parts"]["key"]["step"]: child for child in children}
     for step, child in by_key.items():
         assert child.stage == "checkpoint" and child.manifest["tables"] == {}
         assert child.manifest["parts"] == {
             "stage": "checkpoint",
             "parent": made.fingerprint,
+            "config": made.manifest["parts"]["config"],
             "key": {"step": step},
         }
         assert child.fetch_file("deep/weights.bin").read_text() == f"step {step}"

@@ -324,7 +324,7 @@ def list_modules(*folders):
 @pytest.mark.parametrize("name", list_modules("model/training"))
 def test_edit_of_trainer_affects_few_stages(stages_by_module, name):
     stages = stages_by_module.get(name, set())
-    assert stages <= TRAINING | {"pack", "pad_removed_documents", "trace"}
+    assert stages <= TRAINING | {"pack", "pad_removed_documents", "trace", "reconstruct_reads"}
     assert len(stages) <= 8
 
 
@@ -337,7 +337,7 @@ READERS_BY_MODULE = {
     "hallmark.model.interchange.checkpoint": REQUESTS,
     "hallmark.model.special_tokens": REQUESTS
     | {"train_tokenizer", "pack", "pad_removed_documents"},
-    "hallmark.model.keyed_randomness": {"pack", "trace"},
+    "hallmark.model.keyed_randomness": {"pack", "trace", "reconstruct_reads"},
 }
 
 
