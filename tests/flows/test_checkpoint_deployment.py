@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from hallmark import open_run
-from hallmark.flows.runs import list_run_ids
-from hallmark.tasks.contract import Store
-from tests.flows.test_checkpoint_events import read_events, train
+from hallmark.flows.checkpoint_events import CHECKPOINT_COMMITTED_EVENT
+from hallmark.flows.run_order import list_run_ids
+from hallmark.tasks.contract import PROJECT_ROOT, Store
+from tests.flows.test_run_outcome import read_from_server
 from tests.flows.test_serve import api, prefect_server, wait_for
 
 __all__ = ["prefect_server"]
@@ -26,6 +27,16 @@ LONG_TRAINING = [
     "--set=pretrain.train.steps=20000",
     "--set=pretrain.train.checkpoint_every=20000",
 ]
+
+
+#: In a process of its own, because Prefect sends the events of a process to one server only.
+ANNOUNCE_CHECKPOINT = """
+import sys
+from prefect import flow
+from hallmark.tasks.contract import PROJECT_ROOT, Store
+from tests.flows.test_checkpoint_events import train
+flow(lambda: train(Store(sys.argv[1]), [0]))()
+"""
 
 
 @dataclass
@@ -60,6 +71,13 @@ class Commands:
 
         with self.start("serve", "smoke", "--audit-checkpoints", "--only", audit) as serve:
             yield wait_for("the deployment", find_deployment, serve)
+
+    def announce_checkpoint(self, store_folder):
+        """Commit a checkpoint to another store, and wait for its event."""
+        command = [sys.executable, "-c", ANNOUNCE_CHECKPOINT, str(store_folder)]
+        subprocess.run(command, env=self.environment, cwd=PROJECT_ROOT, check=True)
+        query = {"filter": {"event": {"name": [CHECKPOINT_COMMITTED_EVENT]}}}
+        read_from_server(self.server, "events", query)
 
     def find_flow_runs(self, deployment, known_ids=()):
         query = {"deployments": {"id": {"any_": [deployment["id"]]}}}
@@ -97,7 +115,7 @@ def test_each_checkpoint_is_audited_while_training_continues(commands, tmp_path)
     known_ids = {*list_run_ids(store)}
     with commands.serve_checkpoint_audits("bias") as deployment:
         # The checkpoints of a store that nobody serves are announced, but not audited.
-        read_events(commands.server, lambda: train(Store(tmp_path / "other"), [0]), 0)
+        commands.announce_checkpoint(tmp_path / "other")
         with commands.start("run", "smoke", *LONG_TRAINING) as training:
             [flow_run] = wait_for(
                 "the audit", lambda: commands.find_flow_runs(deployment), training
