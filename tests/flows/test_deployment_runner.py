@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import psutil
@@ -80,11 +81,14 @@ class Served:
         assert not alive
 
     def stop(self):
+        processes = [*getattr(self, "processes", [])]
         if self.process.poll() is None:
+            processes += psutil.Process(self.process.pid).children(recursive=True)
             self.process.kill()
             self.process.wait()
-        for process in [one for one in getattr(self, "processes", []) if one.is_running()]:
-            process.kill()
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         self.server.stop(signal.SIGKILL)
 
 
