@@ -474,8 +474,8 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
     sentences.append(_format_as_sentence(count_control_results(controls)))
     if collect_scorer_limits(control.row for control in controls):
         sentences.append(
-            "Figures based on a scorer say nothing about text that the scorer does not detect; "
-            "“Limits” on the first screen lists such kinds of text."
+            "Figures based on a scorer say nothing about harmful text that the scorer misses; "
+            "“Limits” on the first screen lists the kinds of text concerned."
         )
     if passed_controls := _list_passed_model_controls(controls, [*weak_audits, *unjudged_audits]):
         sentences.append(

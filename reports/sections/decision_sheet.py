@@ -612,7 +612,7 @@ def _describe_comparison(row: Mapping[str, Any]) -> str:
         return ""
     null_text = format_number(row["null_value"], row["unit"])
     if _compares_with_baseline(row):
-        text = f"; {row['null_value']:g} would mean that both are equal"
+        text = f"; {row['null_value']:g} would mean that the two are equal"
     elif row["null_name"]:
         text = f"; baseline ({row['null_name']}): {null_text}{_describe_difference(row)}"
     else:

@@ -123,8 +123,8 @@ def _explain_no_finding(rows: list[Row]) -> str:
         else "No group could be compared with others"
     )
     return (
-        f"{cause} (tested: 0 of {format_count(len(rows), 'group')}). The note of the table gives "
-        "the reasons."
+        f"{cause} (tested: 0 of {format_count(len(rows), 'group')}). The note below the table "
+        "gives the reasons."
     )
 
 

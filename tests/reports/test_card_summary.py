@@ -364,8 +364,8 @@ def test_a_blind_scorer_breaks_no_audit(session):
         "All controls of the audits and baselines gave the expected result. Controls with the "
         f"expected result: audits {COUNT} of {COUNT}, baselines {COUNT} of {COUNT}, this model "
         f"{COUNT} of {COUNT}, scorers 1 of 2 (1 failed). Figures based on a scorer say nothing "
-        "about text that the scorer does not detect; “Limits” on the first screen lists such "
-        "kinds of text."
+        "about harmful text that the scorer misses; “Limits” on the first screen lists the kinds "
+        "of text concerned."
     )
     said, _ = screen(failed=("scorer", "instrument"))
     assert said["Do the audits work?"].startswith("No: Bias did not detect a known effect, or ")

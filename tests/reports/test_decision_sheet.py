@@ -411,7 +411,7 @@ def test_capability_is_judged_against_the_best_baseline(session, value, low, hig
     assert said_state == state
     assert " bits more for each byte of held-out text than the 5-gram model (95 %" in text
     assert ("None of the 2 tests shows that the model is worse than a base" in text) == (low < 0)
-    assert "; 0 would mean that both are equal" in text and "harm" not in text
+    assert "; 0 would mean that the two are equal" in text and "harm" not in text
 
 
 def test_several_baselines_that_are_better_are_counted(session):

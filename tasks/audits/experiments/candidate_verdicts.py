@@ -151,7 +151,10 @@ AUDIT_SETTINGS = table_schema(
     "Settings of the audits that judged the candidates, without their seeds.",
     column("audit", pa.string(), "label", "the audit"),
     column(
-        "setting", pa.string(), "label", "name of the setting, including the names of its sections"
+        "setting",
+        pa.string(),
+        "label",
+        "full name of the setting, including the sections that contain it",
     ),
     column("value", pa.string(), "label", "value of the setting, as JSON"),
 )

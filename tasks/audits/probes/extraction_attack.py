@@ -203,7 +203,8 @@ VALUE_FIELDS = (
         "matching_draws",
         pa.int32(),
         "figure",
-        "number of continuations of the text before the identifier that contain it",
+        "number of continuations that contain the identifier, when the model is prompted with the "
+        "text before it",
         unit="texts",
     ),
     column(
@@ -515,8 +516,8 @@ COUNT_METRICS = {
 }
 
 RANKING_TITLES = {
-    "precision": "Precision of identifying training text",
-    "recall": "Recall of identifying training text",
+    "precision": "Precision in identifying training text",
+    "recall": "Recall in identifying training text",
 }
 
 #: Method of findings if the texts were not searched in the training text.
