@@ -131,7 +131,7 @@ def audit_checkpoint(
         )
     with record_failure(errors, "attention_maps"):
         artifacts["attention_maps"] = attention_maps(checkpoint, config.attention_maps)
-    if training_run and "samples" in training_run.tables:
+    if training_run and has_samples(training_run):
         artifacts["score_samples"] = score_samples(training_run, config.score_samples)
     available_audits = list_available_audits(config, has_corpus=corpus is not None)
     skipped_audits = [name for name in available_audits if name not in audit_names]
@@ -201,6 +201,14 @@ def find_or_reconstruct_training(
             ),
         ),
     )
+
+
+def has_samples(training_run: Artifact) -> bool:
+    """Return whether a training recorded generated texts; one that has not ended has not.
+
+    Forecasts and tests describe a training that ended by an object of another class.
+    """
+    return not isinstance(training_run, Artifact) or "samples" in training_run.tables
 
 
 def record_other_lexicons(config: Config, resolved: ResolvedCheckpoint) -> Artifact | None:

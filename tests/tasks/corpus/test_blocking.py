@@ -342,7 +342,7 @@ def test_an_invalid_entry_is_named_with_at_most_60_characters():
         with pytest.raises(UsageError) as raised:
             load_block_list(BlockListConfig(**{name: (entry,)}))
         assert str(raised.value) == (
-            f"ingest.block.{name}: {entry[:60]!r} {problem}; correct or remove it"
+            f"ingest.block.{name}: {entry[:60]!r} {problem}; correct or remove the entry"
         )
 
 
