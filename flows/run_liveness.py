@@ -13,12 +13,18 @@ import logging
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from hallmark.flows.run_progress import format_progress_key
-from hallmark.tasks.contract import LeaseHolder, Store, is_folder_leased, lease_folder
+from hallmark.tasks.contract import (
+    HallmarkError,
+    LeaseHolder,
+    Store,
+    is_folder_leased,
+    lease_folder,
+)
 
 log = logging.getLogger("hallmark")
 
@@ -47,10 +53,13 @@ def find_reason_of_silence(store: Store, record: Mapping[str, Any]) -> str | Non
         store: The store of the run.
         record: Its run.json.
     """
-    is_leased = is_folder_leased(_get_lease_folder(store, record["run"]))
+    is_leased = last_sign = None
+    with suppress(HallmarkError, OSError):  # what somebody else put there is no sign of life
+        is_leased = is_folder_leased(_get_lease_folder(store, record["run"]))
     if is_leased:
         return None
-    last_sign = store.read_modification_time(format_progress_key(record["run"]))
+    with suppress(HallmarkError, OSError):
+        last_sign = store.read_modification_time(format_progress_key(record["run"]))
     is_decided = is_leased is False and record["host"] == socket.gethostname()
     if last_sign is not None and not is_decided:
         now = store.read_current_time()

@@ -14,7 +14,7 @@ from hallmark.tasks.contract import Store
 #: The keys below this prefix contain the numbers and ids of runs.
 ORDER_PREFIX = "run-order"
 
-_ORDER_KEY = re.compile(rf"{ORDER_PREFIX}/([0-9]+)-(.+)")
+_ORDER_KEY = re.compile(rf"{ORDER_PREFIX}/([0-9]{{1,12}})-(.+)")
 
 
 def assign_run_number(store: Store, run_id: str) -> int:

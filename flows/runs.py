@@ -590,8 +590,10 @@ def _is_valid_checkpoint_entry(entry: Any) -> bool:
         isinstance(entry, dict)
         and isinstance(entry.get("label"), str)
         and type(entry.get("step")) is int
+        and entry["step"] >= 0
         and isinstance(entry.get("artifact"), str)
         and ARTIFACT_NAME_PATTERN.fullmatch(entry["artifact"]) is not None
+        and entry["artifact"].startswith("checkpoint/")
     )
 
 

@@ -19,6 +19,9 @@ from hallmark.tasks.contract import Artifact, HallmarkError, Store
 #: Seconds between two looks at the store.
 CHECK_INTERVAL_SECONDS = 0.5
 
+#: Size of a request; a larger one is damaged.
+MAX_REQUEST_BYTES = 1 << 16
+
 #: The id of a run in a file that anyone who writes to the store may have written.
 RUN_ID_PATTERN = re.compile(r"[\w-]{1,100}")
 
@@ -98,10 +101,13 @@ class TrainingStopReader:
 
 def parse_training_stop(request: bytes) -> TrainingStop | None:
     """Parse a request that was read from a store; None if it is damaged."""
+    if len(request) > MAX_REQUEST_BYTES:
+        return None
     try:
         fields = json.loads(request)
+        rules = fields["failed_rules"]
         stop = TrainingStop(
-            fields["audit_run"], fields["step"], tuple(map(str, fields["failed_rules"]))
+            fields["audit_run"], fields["step"], tuple(rules) if isinstance(rules, list) else ()
         )
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
@@ -110,6 +116,7 @@ def parse_training_stop(request: bytes) -> TrainingStop | None:
         and RUN_ID_PATTERN.fullmatch(stop.audit_run) is not None
         and type(stop.step) is int
         and stop.failed_rules != ()
+        and all(isinstance(rule, str) and len(rule.splitlines()) == 1 for rule in stop.failed_rules)
     )
     return stop if is_valid else None
 

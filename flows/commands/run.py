@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -65,9 +66,12 @@ def run(
     if hash_sources:
         from hallmark.flows.config import load_config
         from hallmark.flows.runs import open_store
+        from hallmark.tasks.contract import HallmarkError
         from hallmark.tasks.corpus.reading.file_digests import forget_file_digests
 
-        forget_file_digests(open_store(store or load_config(config, overrides or []).store))
+        store_name = store or load_config(config, overrides or []).store
+        with suppress(HallmarkError):  # a store that does not exist has no digests
+            forget_file_digests(open_store(store_name, create=False))
     run_flow_and_print_result(
         "pipeline",
         as_json,

@@ -6,6 +6,7 @@ stages and locked exclusively by a purge.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -21,6 +22,9 @@ from typing import Any
 from hallmark.tasks.contract.errors import UsageError
 
 LEASE_FILE = "lease"
+
+#: The file may have been put there by somebody else: links are refused, and pipes do not block.
+LEASE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ def lease_folder(
         with suppress(FileExistsError):
             folder.mkdir()
         try:
-            descriptor = os.open(folder / LEASE_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+            descriptor = os.open(folder / LEASE_FILE, LEASE_FLAGS | os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:
             if folder.is_symlink() and not folder.exists():
                 raise UsageError(
@@ -72,6 +76,13 @@ def lease_folder(
                     "create the target, or remove the link"
                 ) from None
             continue
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise UsageError(
+                f"{folder / LEASE_FILE} is a link, which cannot be locked; remove the link and run "
+                "again"
+            ) from None
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,8 +100,8 @@ def lease_folder(
 def is_folder_leased(folder: Path) -> bool | None:
     """Return whether a process of this machine leases a folder; None if there is no lease file."""
     try:
-        descriptor = os.open(folder / LEASE_FILE, os.O_RDONLY)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        descriptor = os.open(folder / LEASE_FILE, LEASE_FLAGS | os.O_RDONLY)
+    except OSError:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

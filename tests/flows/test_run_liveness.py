@@ -180,6 +180,19 @@ def test_a_lease_or_a_recent_sign_is_a_sign_of_life(store, monkeypatch):
     assert find_reason_of_silence(store, run.record) is not None
 
 
+def test_what_somebody_else_put_there_is_no_sign_of_life(store, tmp_path):
+    run = make_silent_run(store, host="host-a")
+    progress = store.root_folder / format_progress_key("r")
+    progress.symlink_to(progress)
+    lease = store.work_folder / "run-r" / "lease"
+    lease.parent.mkdir(parents=True)
+    os.mkfifo(lease)
+    assert "no sign of life" in find_reason_of_silence(store, run.record)
+    lease.unlink()
+    lease.symlink_to(lease)
+    assert "no sign of life" in find_reason_of_silence(store, run.record)
+
+
 @contextmanager
 def read_only(folder: Path):
     """Make a folder read-only; mode bits do not stop root, so its work folder becomes a file."""

@@ -80,3 +80,11 @@ def test_simultaneous_runs_get_a_place_each(store):
     assert sorted(ids) == [f"r{number}" for number in range(8)]
     start_run(store, "a")
     assert list_run_ids(store) == [*ids, "a"]
+
+
+def test_a_number_that_no_run_can_have_is_ignored(store):
+    store.put(f"run-order/{'9' * 200}-b", b"")
+    start_run(store, "a")
+    start_run(store, "b")
+    start_run(store, "c")
+    assert list_run_ids(store) == ["a", "b", "c"]

@@ -84,6 +84,8 @@ def damaged(store, **changes):
         {"arms": []},
         {"arms": {"base": 1}},
         {"flow": "audit", "checkpoint": None},
+        {"checkpoints": [{"label": "l", "step": 5, "artifact": "pack/0123456789abcdef"}]},
+        {"checkpoints": [{"label": "l", "step": -5, "artifact": "checkpoint/0123456789abcdef"}]},
     ],
 )
 def test_a_record_with_wrong_types_is_damaged(store, changes):

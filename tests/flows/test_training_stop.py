@@ -153,6 +153,10 @@ def test_several_rules_are_named(store):
                 {"step": True},
                 {"failed_rules": []},
                 {"failed_rules": 7},
+                {"failed_rules": "abc"},
+                {"failed_rules": [7]},
+                {"failed_rules": ["a\nb"]},
+                {"failed_rules": ["a" * 100_000]},
             )
         ),
     ],

@@ -43,7 +43,8 @@ def get_stamp_at_digest(path: Path) -> FileStamp | None:
 
 def forget_file_digests(store: Store) -> None:
     """Delete the cached digests of a store, so that the next run reads and hashes every file."""
-    (store.work_folder / CACHE_FILE).unlink(missing_ok=True)
+    with suppress(FileNotFoundError, IsADirectoryError):
+        (store.work_folder / CACHE_FILE).unlink()
 
 
 class DigestCache:

@@ -20,6 +20,20 @@ from hallmark.tasks.contract.lease import (
 )
 
 
+def test_a_lease_that_is_a_link_changes_no_other_file(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for target in (victim, tmp_path / "missing" / "file"):
+        folder = tmp_path / f"folder of {target.name}"
+        folder.mkdir()
+        (folder / LEASE_FILE).symlink_to(target)
+        assert is_folder_leased(folder) is None
+        message = "lease is a link, which cannot be locked; remove the link and run again"
+        with pytest.raises(UsageError, match=message), lease_folder(folder):
+            pass
+    assert victim.read_text() == "precious"
+
+
 def test_many_may_stand_beside_each_other_and_nobody_is_alone_meanwhile(tmp_path):
     folder = tmp_path / "made" / "here"
     with shared_lock(folder), shared_lock(folder), try_exclusive_lock(folder) as free:
