@@ -28,6 +28,9 @@ QUEUED_ITEMS_PER_WORKER = 4
 #: Seconds within which a cluster must answer.
 ANSWER_TIMEOUT_SECONDS = 12.0
 
+#: What Ray's health check prints if it has no token for a cluster, which Ray protects by default.
+AUTHENTICATION_ERROR = b"AuthenticationError"
+
 #: Number of times that an item whose worker died is restarted.
 MAX_RETRIES = 3
 
@@ -42,7 +45,8 @@ def check_ray_cluster_answers(address: str) -> None:
             looks for a cluster on this machine and fails at once.
 
     Raises:
-        HallmarkError: No cluster answers within ``ANSWER_TIMEOUT_SECONDS``.
+        HallmarkError: No cluster answers within ``ANSWER_TIMEOUT_SECONDS``, or the cluster requires
+            a token.
     """
     match = re.fullmatch(r"(ray://)?(\[?[^/\[\]]+\]?:\d+)", address)
     if match is None:
@@ -61,6 +65,12 @@ def check_ray_cluster_answers(address: str) -> None:
                 timeout=ANSWER_TIMEOUT_SECONDS,
             )
     except (OSError, OverflowError, subprocess.SubprocessError) as error:
+        if AUTHENTICATION_ERROR in (getattr(error, "stderr", None) or b""):
+            raise HallmarkError(
+                f"the Ray cluster at {address!r}, the address in RAY_ADDRESS, requires a token; "
+                "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH unless the token is in "
+                "~/.ray/auth_token"
+            ) from error
         raise HallmarkError(
             f"no Ray cluster answers at {address!r}, the address in RAY_ADDRESS; correct the "
             "address, unset RAY_ADDRESS (the run then starts a cluster on this machine), or start "

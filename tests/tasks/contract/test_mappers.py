@@ -264,7 +264,8 @@ def test_a_cluster_of_this_machine_is_left_to_ray(address):
 
 
 @pytest.mark.slow
-def test_a_running_cluster_answers(tmp_path):
+def test_a_running_cluster_answers(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     ray = [sys.executable, "-m", "ray.scripts.scripts"]
@@ -280,6 +281,9 @@ def test_a_running_cluster_answers(tmp_path):
             except HallmarkError:
                 assert time.monotonic() < end
                 time.sleep(0.5)
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+        with pytest.raises(HallmarkError, match=r"requires a token; set RAY_AUTH_MODE=token"):
+            ray_mapper.check_ray_cluster_answers(f"127.0.0.1:{port}")
     finally:
         process.terminate()
         process.wait(timeout=60)
