@@ -455,7 +455,7 @@ def test_instruments_work_only_where_a_control_tested_one(session, tests, passed
     assert bool(counts) == ("Controls with the expected result: " in said)
     assert not counts or f"Controls with the expected result: {counts}. " in f"{said} "
     has_blind_scorer = ("scorer", False) in zip(tests, passed, strict=True)
-    assert ("text that the scorer does not detect" in said) == has_blind_scorer
+    assert ("harmful text that the scorer misses" in said) == has_blind_scorer
 
 
 @given(
