@@ -485,7 +485,7 @@ def handle_trainer_events(
                 step = event["step"]
                 checkpoint_by_step[step] = commit_checkpoint(context, Path(event["path"]), step)
                 log.info(
-                    "trainer: the checkpoint from step %d is %s",
+                    "trainer: the checkpoint of step %d is %s",
                     step,
                     checkpoint_by_step[step].name,
                 )
