@@ -119,18 +119,18 @@ def test_a_broken_stream_keeps_the_rows_read_so_far(tmp_path, monkeypatch):
     assert counts.record_count == 400
 
 
-def test_a_stream_with_temporary_errors_continues(tmp_path, monkeypatch, session):
-    """The connection fails once at the start of a shard, and twice within another."""
-    monkeypatch.setattr(hub_datasets, "RETRY_WAITS_SECONDS", (0.0,) * 3)
-    monkeypatch.setattr(hub_datasets, "BATCH_ROWS", 50)
-    folder = write_shards(tmp_path / "set")
-    failing_tables = {0: [0], 2: [4, 1]}  # by file: the table before which each attempt fails
+def interrupt_reading(monkeypatch, get_failing_tables):
+    """Let connections fail.
 
+    Args:
+        get_failing_tables: Returns for a file the table before which each attempt still to come
+            fails; without one, the attempt succeeds.
+    """
     open_data_file = hub_datasets._open_data_file
 
     def open_unsteady_file(source, builder, file):
         dataset = open_data_file(source, builder, file)
-        remaining = failing_tables.get(int(file[-len("0.parquet")]), [])
+        remaining = get_failing_tables(file)
         failing_table = remaining.pop(0) if remaining else None
         read_tables = dataset.iter
 
@@ -144,6 +144,18 @@ def test_a_stream_with_temporary_errors_continues(tmp_path, monkeypatch, session
         return dataset
 
     monkeypatch.setattr(hub_datasets, "_open_data_file", open_unsteady_file)
+
+
+def test_a_stream_with_temporary_errors_continues(tmp_path, monkeypatch, session):
+    """The connection fails once at the start of a shard, and twice within another."""
+    monkeypatch.setattr(hub_datasets, "RETRY_WAITS_SECONDS", (0.0,) * 3)
+    monkeypatch.setattr(hub_datasets, "BATCH_ROWS", 50)
+    folder = write_shards(tmp_path / "set")
+    failing_tables = {0: [0], 2: [4, 1]}  # by file: the table before which each attempt fails
+
+    interrupt_reading(
+        monkeypatch, lambda file: failing_tables.get(int(file[-len("0.parquet")]), [])
+    )
     artifact = ingest(
         IngestConfig(sources=[{"kind": "datasets", "name": "s", "path": str(folder)}])
     )
@@ -192,23 +204,8 @@ def test_a_stream_that_breaks_in_one_file_reads_the_next_files_from_their_start(
     monkeypatch.setattr(hub_datasets, "RETRY_WAITS_SECONDS", (0.0,) * 3)
     monkeypatch.setattr(hub_datasets, "BATCH_ROWS", 50)
     folder = write_shards(tmp_path / "set")
-    open_data_file, failing_tables = hub_datasets._open_data_file, [3, 2]
-
-    def open_unsteady_file(source, builder, file):
-        dataset = open_data_file(source, builder, file)
-        failing_table = failing_tables.pop() if failing_tables else None
-        read_tables = dataset.iter
-
-        def iterate(batch_size):
-            for number, table in enumerate(read_tables(batch_size=batch_size)):
-                if number == failing_table:
-                    raise ConnectionError("reset by peer")
-                yield table
-
-        dataset.iter = iterate
-        return dataset
-
-    monkeypatch.setattr(hub_datasets, "_open_data_file", open_unsteady_file)
+    failing_tables = [2, 3]
+    interrupt_reading(monkeypatch, lambda file: failing_tables)
     records, _ = read_hub_dataset(folder)
     assert get_texts(records) == [f"{shard} {n} " for shard in range(3) for n in range(400)]
 
