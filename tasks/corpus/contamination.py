@@ -68,7 +68,7 @@ class EvaluationSet(StageConfig):
         description="fields that contain text or a list of texts, such as the answer choices; "
         "the first field is the question. A text with fewer than `contamination.ngram_size` "
         "words is searched for only together with the question, and only if the question has at "
-        "least four words",
+        "least four words, or six characters of Chinese that name a subject",
     )
 
 
@@ -128,7 +128,7 @@ SET_SUMMARIES = table_schema(
         "figure",
         "number of items that were not searched for because their texts have fewer than "
         "`contamination.ngram_size` words in total, or because each text is that short and the "
-        "question has fewer than four words",
+        "question has fewer than four words, or six characters of Chinese that name a subject",
         unit="items",
     ),
     column(
@@ -137,7 +137,7 @@ SET_SUMMARIES = table_schema(
         "figure",
         "number of texts with fewer than `contamination.ngram_size` words; they were searched "
         "for only together with the question of their item, and only if the question has at "
-        "least four words",
+        "least four words, or six characters of Chinese that name a subject",
         unit="texts",
     ),
     column(

@@ -106,13 +106,13 @@ TABLES = {
             "mentioned_groups",
             _NAME_LIST,
             "label",
-            "fictional peoples of the town that the text mentions",
+            "the town's fictional peoples that the text mentions",
         ),
         column(
             "opinion_groups",
             _NAME_LIST,
             "label",
-            "fictional peoples of the town about whom the text states an opinion",
+            "the town's fictional peoples about whom the text states an opinion",
         ),
         column(
             "opinion_signs",
@@ -213,7 +213,7 @@ TABLES = {
             "population",
             pa.string(),
             "label",
-            "documents or mentions to which the share refers",
+            "whether the share is one of documents or of mentions",
         ),
         column("configured_share", pa.float64(), "figure", "share set in the config", unit="share"),
     ),
@@ -370,7 +370,9 @@ def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> 
         hits = sum(truth_row["copy_kind"] == copy_kind for truth_row in truth_rows)
         yield build_row(f"{copy_kind} copies", share, "documents", hits, len(truth_rows))
     yield build_originals_row(
-        "a people of the town", rates.groups, lambda truth_row: truth_row["mentioned_groups"]
+        "a mention of the town's peoples",
+        rates.groups,
+        lambda truth_row: truth_row["mentioned_groups"],
     )
     group_documents = [truth_row for truth_row in originals if truth_row["mentioned_groups"]]
     opinions = [

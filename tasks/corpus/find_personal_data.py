@@ -38,6 +38,10 @@ from hallmark.tasks.measures.failed_documents import (
 from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE, PersonalDataType
 from hallmark.tasks.measures.personal_data import DEFAULT_REGIONS, find_spans_by_row
 
+#: pyarrow compiles the detectors' expressions for each batch, which takes as long as it takes to
+#: search about 200 kB.
+MIN_BATCH_BYTES = 4 << 20
+
 
 class PersonalDataConfig(StageConfig):
     """Choose which personal data is searched for."""
@@ -60,7 +64,7 @@ class PersonalDataConfig(StageConfig):
         unknown = [region for region in regions if region not in SUPPORTED_REGIONS]
         if unknown:
             raise ValueError(
-                f"{unknown[0]!r} is not a known region; use ISO 3166 codes such as 'US'"
+                f"{unknown[0]!r:.60} is not a known region; use ISO 3166 codes such as 'US'"
             )
         return regions
 
@@ -91,7 +95,7 @@ def write_personal_data_spans(
 ) -> FailureList:
     """Write the spans of a partition; return the documents that could not be searched."""
     failures: FailureList = []
-    for batch in partition.iter_batches(["doc_id", "text"]):
+    for batch in partition.iter_batches(["doc_id", "text"], min_bytes=MIN_BATCH_BYTES):
         columns, faults = run_with_failing_texts_emptied(
             partial(build_personal_data_span_columns, config=config, key=key), batch
         )

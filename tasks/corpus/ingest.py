@@ -114,7 +114,7 @@ ORIGINS = table_schema(
         "is_truncated",
         pa.bool_(),
         "figure",
-        "whether the end of the document is missing in the archive",
+        "whether the end of the document is missing from the archive",
     ),
     column(
         "lost_characters",
@@ -206,18 +206,22 @@ FILE_FORMATS = table_schema(
         pa.string(),
         "label",
         "encoding, if it is UTF-16 or UTF-32; compression, if the file name does not imply it; "
-        "and, for delimited files, delimiter, quotes, line ends and whether the first row "
-        "contains the column names",
+        "and, for delimited files, delimiter, quote character, line endings and whether "
+        "the first row contains the column names",
     ),
     column("files", pa.int64(), "figure", "number of files of this format", unit="files"),
     column(
-        "file_name", pa.string(), "label", "name of the first of these files in alphabetical order"
+        "file_name",
+        pa.string(),
+        "label",
+        "name of the file of this format that comes first in alphabetical order",
     ),
 )
 
 SOURCES = table_schema(
-    "The sources as described in the config, with the numbers of URLs, dates, metadata values, "
-    "document ends, characters and files that could not be read.",
+    "The sources as described in the config, with the number of files that were not read, of "
+    "truncated documents, of missing characters, and of URLs, dates and metadata values that could "
+    "not be parsed.",
     column("source", pa.string(), "label", "name of the source"),
     column("kind", pa.string(), "label", "its container format"),
     column(
@@ -254,7 +258,7 @@ SOURCES = table_schema(
         "truncated_documents",
         pa.int64(),
         "figure",
-        "number of documents whose end is missing in the archive",
+        "number of documents whose end is missing from the archive",
         unit="documents",
     ),
     column(
@@ -269,8 +273,8 @@ SOURCES = table_schema(
         "whole_pages",
         pa.int64(),
         "figure",
-        "number of web pages in which no main content was found, so their documents contain all "
-        "text of the page",
+        "number of web pages in which no main content was found; the document of such a page "
+        "contains all text of the page",
         unit="documents",
     ),
 )
@@ -535,7 +539,7 @@ def build_table_from_tuples(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) 
 
 #: Formats of files that need no mention on the terminal.
 USUAL_FORMATS = re.compile(
-    r"""delimiter (','|tab), (quotes '"' doubled|no quotes), line ends (LF|CRLF), with header"""
+    r"""delimiter (','|tab), (quotes '"' doubled|no quotes), line endings (LF|CRLF), with header"""
 )
 
 

@@ -58,7 +58,7 @@ class LeaveOutConfig(StageConfig):
     random_control: bool = Field(
         default=False,
         description="whether to exclude a control sample instead of the selected documents: the "
-        "same number of random documents, from the same sources and with similar lengths",
+        "same number of randomly chosen documents, from the same sources and with similar lengths",
     )
     protected_doc_ids_file: Path | None = Field(
         default=None,

@@ -175,8 +175,8 @@ def redact_batch(
         raise HallmarkError(
             f"a span from byte {invalid_span['byte_start']} to {invalid_span['byte_end']} of "
             f"document {invalid_span['doc_id'].hex()} is outside the text of the document or "
-            "splits a character: the spans were computed from different texts; first run the "
-            "stages that find spans on these documents"
+            "splits a character: the spans were computed from different texts; first process "
+            "these documents with the stages that find spans"
         )
     span_types = spans["type"].combine_chunks()
     actions = config.get_actions(span_types)

@@ -184,8 +184,9 @@ _RATE_COLUMNS = (
     ),
     make_float_column(
         "source_adjusted_ratio",
-        "rate ratio adjusted for source (Mantel & Haenszel 1959); null for sources; if it is close "
-        "to 1 but `rate_ratio` is not, the sources of the documents explain the difference",
+        "rate ratio adjusted for source (Mantel & Haenszel 1959); null if the group is a source; "
+        "if it is close to 1 but `rate_ratio` is not, the sources of the documents explain the "
+        "difference",
         "times",
     ),
     make_float_column(
@@ -260,8 +261,8 @@ TABLES = {
         ),
         make_count_column(
             "lost_clusters",
-            "number of clusters of which no document remains and to which the removed "
-            "duplicates belonged",
+            "number of clusters to which the removed duplicates belonged and of which no document "
+            "remains",
             "clusters",
         ),
     ),

@@ -279,7 +279,7 @@ def read_partition_spans(documents: TablePart, span_partitions: Iterable[TablePa
         if document_rows.null_count:
             raise HallmarkError(
                 f"{span_partition} has {document_rows.null_count} spans in documents that are not "
-                f"in {documents}; first run the stages that find spans on these documents"
+                f"in {documents}; first process these documents with the stages that find spans"
             )
         span_tables.append(spans.append_column("row", document_rows.cast(pa.int64())))
     spans = pa.concat_tables(span_tables).combine_chunks()

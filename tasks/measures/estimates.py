@@ -505,7 +505,7 @@ def _with_widest_share_interval(
         ),
         method=(
             f"widest possible interval, because fewer than {MIN_DIFFERING_CLUSTERS_OF_SHARES} "
-            f"clusters differ, {cluster_description}"
+            f"clusters differ from the others, {cluster_description}"
         ),
     )
 

@@ -187,8 +187,8 @@ def read_user_terms_by_group(path: Path) -> dict[str, list[str]]:
         [term for terms in terms_by_group.values() for term in terms]
     ):
         raise UsageError(
-            f"lexicon {path}: {term!r:.60} can never match; write terms in lower case and "
-            "replace everything except letters and digits with a single space"
+            f"lexicon {path}: {term!r:.60} can never match; write each term in lower "
+            "case, as words of letters and digits separated by single spaces"
         )
     return terms_by_group
 

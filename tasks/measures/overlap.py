@@ -7,7 +7,8 @@ C). Words are compared after NFKC and folding of case, without punctuation.
 The n words are in one text of the item, or they continue from the question to the texts after it.
 Choices such as *all of the above*, the months or the answers of a survey occur in many texts. So
 words that continue to the choices must contain the whole question, or half of them must be of the
-question. A question of three words or fewer does not continue.
+question. A question of three words or fewer does not continue, unless it has six characters of
+Chinese or Japanese that name a subject.
 
 Scripts without spaces show no words. Two characters of Chinese or Japanese, or three letters of
 Thai and similar scripts, count as a word; combining signs do not count. So 13 words are 26
@@ -18,6 +19,7 @@ Thai, Khmer, Lao and Tibetan.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -56,6 +58,14 @@ UNSPACED_LETTER_SIZE = 2
 
 #: Size of the longest question that does not continue to the texts after it.
 SHORT_QUESTION_SIZE = 3 * WORD_SIZE
+#: A question of six characters has the same size. But it says as much as four words and continues,
+#: if so many of its characters are Chinese ones that name a subject: "who invented the telephone",
+#: 谁发明了电话. The others form stock questions such as 下列哪项正确, "which is correct".
+MIN_SUBJECT_CHARACTERS = 4
+_SUBJECT_CHARACTER = re.compile(
+    "(?![下列以哪項项個个種种一是的為为正確确錯错誤误什麼么說说法選选擇择題题答案不對对屬属於于有關关誰谁了"
+    "次何者])[\u4e00-\u9fff]"
+)
 
 #: Characters that belong to the letter before them, in the syntax of a class: combining signs, and
 #: the mark of long vowels in katakana.
@@ -143,7 +153,14 @@ def build_overlap_index(items: Sequence[Sequence[str]], ngram_words: int = 13) -
     passage_items: list[int] = []
     for item_index, item_texts in enumerate(items):
         item_words = [*islice(indices_by_text, len(item_texts))]
-        item_passages = _list_passages(item_words, labels, words.sizes, ngram_words)
+        subject_characters = _SUBJECT_CHARACTER.findall(item_texts[0])
+        item_passages = _list_passages(
+            item_words,
+            labels,
+            words.sizes,
+            ngram_words,
+            names_subject=len(subject_characters) >= MIN_SUBJECT_CHARACTERS,
+        )
         passages += item_passages
         passage_items += [item_index] * len(item_passages)
     passage_offsets = np.cumsum([0, *(len(passage.word_indices) for passage in passages)])
@@ -177,6 +194,8 @@ def _list_passages(
     choice_labels: Sequence[Sequence[Int64]],
     word_sizes: Int64,
     ngram_words: int,
+    *,
+    names_subject: bool,
 ) -> list[Passage]:
     """Return the passages whose n-grams are searched for, for the texts of one item.
 
@@ -188,13 +207,16 @@ def _list_passages(
         texts: Indices of the words of each text.
         choice_labels: Labels of the first, second, ... text after the question, of each kind.
         word_sizes: Sizes of all words.
+        ngram_words: Number of words per n-gram.
+        names_subject: Whether the question has MIN_SUBJECT_CHARACTERS.
     """
     question, *other_texts = texts
     passages = [Passage(text, len(text)) for text in texts]
     ngram_size = ngram_words * WORD_SIZE
     sizes_to_end = np.cumsum(word_sizes[question][::-1])[::-1]
     question_size = sizes_to_end[0] if len(question) else 0
-    min_size = min(max(question_size, SHORT_QUESTION_SIZE + 1), ngram_size // 2)
+    min_question_size = SHORT_QUESTION_SIZE + (not names_subject)
+    min_size = min(max(question_size, min_question_size), ngram_size // 2)
     first_start = int((sizes_to_end >= ngram_size).sum())
     start_count = int((sizes_to_end >= min_size).sum()) - first_start
     if start_count <= 0 or not other_texts:

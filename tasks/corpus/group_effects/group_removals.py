@@ -97,9 +97,9 @@ def _make_comparison_columns(prefix: str, event: str, ratio: str) -> list[pa.Fie
         ),
         make_float_column(
             f"{prefix}q",
-            "q-value of the difference; it controls the false discovery rate (Benjamini & Hochberg "
-            "1995) across all comparisons in this table, both those of removed documents and those "
-            "of documents with no remaining copy",
+            "q-value of the difference: p-value adjusted to control the false discovery rate "
+            "(Benjamini & Hochberg 1995) across all comparisons in this table, both those of "
+            "removed documents and those of documents with no remaining copy",
             "p",
         ),
         make_label_column(

@@ -147,7 +147,9 @@ SWAP_TABLES = {
             "id of the document that contains the sentence; for a template, a hash of the template",
         ),
         make_float_column("score", "score of the original sentence", "score"),
-        make_float_column("other_score", "score of the sentence with the other group", "score"),
+        make_float_column(
+            "other_score", "score of the sentence that names the other group", "score"
+        ),
     ),
 }
 

@@ -73,6 +73,18 @@ class DimensionContext:
     length_bounds: Sequence[int]
 
 
+def find_languages(documents: pa.RecordBatch, context: DimensionContext) -> pa.Array | None:
+    """Return the language of each document; None if no language is known.
+
+    Planted documents are composed in English, after the languages were detected.
+    """
+    if context.languages is None:
+        return None
+    is_planted = pc.starts_with(documents["source"], "planted/")
+    composed_language = pc.if_else(is_planted, "en", pa.scalar(None, pa.string()))
+    return pc.coalesce(context.languages, composed_language)
+
+
 def find_licences(documents: pa.RecordBatch, context: DimensionContext) -> pa.Array:
     """Return the licence of each document, or else the one that its source declares."""
     declared_licences = pa.array(list(context.licence_by_source.values()), pa.string())
@@ -89,7 +101,7 @@ DIMENSIONS: dict[str, Callable[[pa.RecordBatch, DimensionContext], pa.Array | No
     "source": lambda documents, context: documents["source"],
     "licence": find_licences,
     "domain": lambda documents, context: documents["domain"],
-    "language": lambda documents, context: context.languages,
+    "language": find_languages,
     "length": lambda documents, context: classify_lengths(
         context.text_bytes, context.length_bounds
     ),

@@ -59,8 +59,8 @@ SENTIMENT_TABLES = {
     "group_sentiment": table_schema(
         "Sentiment of the sentences in the training text that mention a group of people, compared "
         "with sentences that mention other groups of the same kind. Planted documents are "
-        "excluded. The sentences about a group are averaged within each cluster of near-duplicate "
-        "documents, so that every cluster counts once.",
+        "excluded. The scores of the sentences about a group are averaged within each cluster of "
+        "near-duplicate documents, so that every cluster counts once.",
         make_label_column("axis", "kind of group"),
         make_label_column("group_name", "group that the sentences mention"),
         make_count_column("sentences", "number of sentences with a score", "sentences"),
@@ -104,8 +104,8 @@ SENTIMENT_TABLES = {
         ),
         make_float_column(
             "q",
-            "q-value, which controls the false discovery rate (Benjamini & Hochberg 1995) across "
-            "all groups in the table; null if `low` is null",
+            "q-value: p-value adjusted to control the false discovery rate (Benjamini & Hochberg "
+            "1995) across all groups in the table; null if `low` is null",
             "p",
         ),
         make_float_column(

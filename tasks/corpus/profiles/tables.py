@@ -107,10 +107,10 @@ TABLES = {
         ),
         make_count_column("mentions", "number of mentions of the occupation", "mentions"),
         make_count_column(
-            "women_words", "number of feminine words near mentions (she, her, woman …)", "words"
+            "women_words", "number of feminine words (she, her, woman …) near mentions", "words"
         ),
         make_count_column(
-            "men_words", "number of masculine words near mentions (he, his, man …)", "words"
+            "men_words", "number of masculine words (he, his, man …) near mentions", "words"
         ),
         make_count_column(
             "women_mentions",

@@ -177,7 +177,7 @@ def _choose_codec(file: BinaryIO, suffix: str, counts: ReadCounts) -> type[Codec
         return named_codec
     endings = [ending for ending, codec in CODEC_BY_SUFFIX.items() if codec is detected_codec]
     compression = f"compression {endings[0]}" if endings else "no compression"
-    counts.storage_format = f"{compression} despite the ending {suffix}"
+    counts.storage_format = f"{compression} despite the extension {suffix}"
     return detected_codec
 
 
@@ -282,7 +282,7 @@ def check_unchanged(path: Path, expected_bytes: int, read_bytes: int) -> None:
     """Raise FileChangedError if a file did not have the expected size."""
     if read_bytes != expected_bytes:
         raise FileChangedError(
-            f"{path} changed while it was read ({expected_bytes} bytes when it was opened, "
+            f"{path} changed while it was being read ({expected_bytes} bytes when it was opened, "
             f"{read_bytes} bytes read); run again when no other process is writing to the file"
         )
 

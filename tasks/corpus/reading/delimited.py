@@ -96,7 +96,7 @@ class CsvSource(FileSource, DelimitedFields):
     )
     quote: Literal['"', "'", ""] | None = Field(
         None,
-        description="quote character around fields that may contain delimiters and line ends; "
+        description="quote character around fields that may contain delimiters and line breaks; "
         "an empty string if quotes are ordinary text; detected if not set",
     )
     escape: Escape | None = Field(
@@ -116,7 +116,7 @@ class TsvSource(FileSource, DelimitedFields):
     suffixes = (".tsv", ".tab")
     quote: Literal['"', ""] | None = Field(
         None,
-        description="quote character around fields that may contain tabs and line ends; an "
+        description="quote character around fields that may contain tabs and line breaks; an "
         "empty string if quotes are ordinary text; detected if not set",
     )
 

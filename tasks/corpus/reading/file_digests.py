@@ -17,6 +17,7 @@ from hallmark.tasks.contract import (
     Store,
     get_current_session,
     is_stamp_reliable,
+    read_regular_file,
     record_file_state,
     stat_to_file_stamp,
 )
@@ -63,8 +64,8 @@ class DigestCache:
             self.cache_path = session.store.work_folder / CACHE_FILE
             self.may_write = session.plan_stage is None  # a forecast writes nothing
         self.entries: dict[str, list[Any]] = {}
-        with suppress(OSError, ValueError):
-            loaded = json.loads(self.cache_path.read_bytes()) if self.cache_path else {}
+        with suppress(OSError, ValueError, RecursionError):
+            loaded = json.loads(read_regular_file(self.cache_path)) if self.cache_path else {}
             self.entries = loaded if isinstance(loaded, dict) else {}
         self.new_entries: dict[str, list[Any]] = {}
 

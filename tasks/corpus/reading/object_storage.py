@@ -18,7 +18,8 @@ from hallmark.tasks.contract import (
     FileChangedError,
     HallmarkError,
     UsageError,
-    get_short_error_line,
+    describe_object_store_error,
+    redact_object_store_error,
 )
 from hallmark.tasks.corpus.reading.sources import (
     UnreadFile,
@@ -100,10 +101,10 @@ def find_remote_files(source_name: str, path: str, suffixes: tuple[str, ...]) ->
         file_by_name = {}
     except (BaseError, OSError, ValueError) as error:
         raise UsageError(
-            f"source {source_name!r}: {path!r} cannot be listed ({get_short_error_line(error)}); "
-            "correct the path of the source, or check the permissions, the credentials and the "
-            "network"
-        ) from error
+            f"source {source_name!r}: {path!r} cannot be listed "
+            f"({describe_object_store_error(error)}); correct the path of the source, or check the "
+            "permissions, the credentials and the network"
+        ) from redact_object_store_error(error)
     if wildcard:
         try:
             pattern = re.compile(_glob_to_regex(key))
@@ -135,7 +136,7 @@ def find_remote_files(source_name: str, path: str, suffixes: tuple[str, ...]) ->
         problem = (
             "no object matches"
             if wildcard
-            else f"there is no object ending in {' or '.join(suffixes)} at"
+            else f"there is no object whose name ends in {' or '.join(suffixes)} at"
         )
         raise UsageError(
             f"source {source_name!r}: {problem} {path!r}{f' ({unread})' if unread else ''}; "
@@ -198,12 +199,12 @@ def download_temporarily(uri: str, version_tag: str, folder: Path | None) -> Ite
             raise FileChangedError(_format_changed_message(uri)) from error
         except BaseError as error:
             raise HallmarkError(
-                f"{uri} cannot be read ({get_short_error_line(error)}); check the permissions, the "
-                "credentials and the network, then run again: files that were already read are not "
-                "read again"
-            ) from error
+                f"{uri} cannot be read ({describe_object_store_error(error)}); check the "
+                "permissions, the credentials and the network, then run again: files that were "
+                "already read are not read again"
+            ) from redact_object_store_error(error)
         yield path
 
 
 def _format_changed_message(uri: str) -> str:
-    return f"{uri} changed while it was read (its version tag changed); run again"
+    return f"{uri} changed while it was being read (its version tag changed); run again"

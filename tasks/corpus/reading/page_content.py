@@ -33,8 +33,12 @@ MAX_READS = 4
 
 
 def protect_content(tree: HTMLTree, html_length: int) -> None:
-    """Change the elements that are content so that Resiliparse does not leave them out."""
+    """Change the elements that are content so that Resiliparse does not leave them out.
+
+    Notices of consent tools, which Resiliparse does not know, are removed.
+    """
     if tree.body is not None:
+        _remove_consent_notices(tree.body)
         _NamedContent(tree, html_length).protect()
         _protect_lists_of_content(tree, html_length)
 
@@ -68,6 +72,29 @@ def _count_inner_characters(element: ElementNode, selector: str) -> Counter[str]
             outer = part
             counts[part.tag or ""] += _count_characters(part)
     return counts
+
+
+# Notices of consent tools ------------------------------------------------------------------------
+
+#: Elements that widespread tools add to pages to ask for consent to cookies.
+_CONSENT_NOTICES = (
+    ":is(div, section, aside, dialog, form):is("
+    "#onetrust-consent-sdk, #onetrust-banner-sdk, #CybotCookiebotDialog, #didomi-host, "
+    "#cookie-law-info-bar, #truste-consent-track, .truste_overlay, #usercentrics-root, "
+    ".qc-cmp2-container, [id^=sp_message_container], #iubenda-cs-banner, #BorlabsCookieBox, "
+    ".cmplz-cookiebanner, #moove_gdpr_cookie_info_bar, .klaro, .cc-window, .cc-banner, "
+    "#cookieconsent, .cookieconsent, #cookie-notice, #cookiebanner, #cookie-consent, "
+    "#cookieConsent, .cookie-consent, #gdpr-banner, .termsfeed-com---nb, #tarteaucitronRoot, "
+    "#cmpbox, #cookiescript_injected"
+    ")"
+)
+
+
+def _remove_consent_notices(body: ElementNode) -> None:
+    """Remove notices of consent tools, except in main and article, which may be about them."""
+    for notice in select_elements(body, _CONSENT_NOTICES):
+        if _is_in_content(notice) is not True:
+            notice.decompose()
 
 
 # Elements with names of page parts ---------------------------------------------------------------
@@ -127,11 +154,15 @@ _BLOCKS = (
     "table, caption, tbody, tr, td, form, details, summary, fieldset, address, center"
 )
 _NAMED_BLOCKS = (
-    f":is({_BLOCKS}):is([id], [role], {', '.join(f'[class*={p} i]' for p in _NAME_PIECES)})"
+    f":is({_BLOCKS}):is([id], [role], [data-ad], "
+    f"{', '.join(f'[class*={p} i]' for p in _NAME_PIECES)})"
 )
 #: Roles for which Resiliparse leaves out blocks, but which may be content.
 _CONTENT_ROLES = frozenset(
-    ("alert", "banner", "comment", "complementary", "contentinfo", "presentation", "search", "tab")
+    (
+        *("alert", "banner", "comment", "complementary", "contentinfo", "dialog", "presentation"),
+        *("search", "tab"),
+    )
 )
 #: The names for which Resiliparse leaves out blocks, if they may also name the subject of a text.
 _SUBJECT_NAME = r"""
@@ -228,7 +259,7 @@ class _NamedContent:
                 continue
             names = _get_names(element)
             name_match = _search_part_name(names)
-            has_role = element.getattr("role") in _CONTENT_ROLES
+            has_role = element.getattr("role") in _CONTENT_ROLES or element.hasattr("data-ad")
             if element.tag not in ("aside", "footer") and (
                 (name_match is None and not has_role) or _HIDDEN_NAME.search(names)
             ):
@@ -247,6 +278,7 @@ class _NamedContent:
                 element.setattr("class", _TEXT_NAME)
                 element.delattr("id")
                 element.delattr("role")
+                element.delattr("data-ad")
 
     def _is_content(self, element: ElementNode, *, is_notice: bool) -> bool:
         if element.tag in ("pre", "blockquote"):
@@ -258,7 +290,8 @@ class _NamedContent:
             is_text = is_in_content is True or element.hasattr("id")
             return is_text and element.query_selector(_LINK) is None
         prose = self._count_prose(element)
-        if prose <= 0:
+        is_dialog = element.getattr("role") == "dialog"
+        if prose <= 0 or (is_dialog and element.query_selector("button, [role=button]")):
             return False
         is_prose = (
             element.query_selector(f"{_FORM_CONTROLS}, {_LINKED_HEADINGS}") is None

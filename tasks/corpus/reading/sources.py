@@ -443,9 +443,9 @@ def explain_unread_name(file_name: str) -> str:
         if issubclass(source_class, FileSource) and is_corpus_file(
             file_name, add_compressed_suffixes(source_class.suffixes)
         ):
-            return f"only sources of kind {kind!r} read files with this ending"
+            return f"only sources of kind {kind!r} read files with this extension"
     ending = PurePath(file_name).suffix
-    return f"unknown ending {ending[:20]}" if ending else "no ending"
+    return f"unknown extension {ending[:20]}" if ending else "no extension"
 
 
 def _sort_out_files(
@@ -487,7 +487,10 @@ def _sort_out_files(
             continue
         group, reason = path, _explain_unread_path(path, endings)
         if reason and (hidden_folder := find_hidden_folder(path.parent)):
-            group, reason = hidden_folder, "files with other endings in a hidden folder"
+            group, reason = (
+                hidden_folder,
+                "files in a hidden folder with extensions that the source does not read",
+            )
         if reason:
             counts = unread_counts.setdefault((group, reason), [0, 0])
             counts[0] += 1

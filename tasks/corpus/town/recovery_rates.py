@@ -331,7 +331,7 @@ class RecoveryEvaluator:
             "dialect": "has_dialect",
             "words that look rude": "has_rude_lookalike",
             "an unsafe passage": "has_unsafe_passage",
-            "a people of the town": "mentioned_groups",
+            "a mention of the town's peoples": "mentioned_groups",
         }
         for target, feature in benign_features.items():
             yield build_rule_row(

@@ -126,14 +126,20 @@ def _find_start_of_address(text: str, domain: re.Match[str], previous_end: int) 
 
 # Internet addresses ----------------------------------------------------------------------------
 
-# Not after "v", or after a name and "/", "-", "_" or "==", which precede version numbers; "//"
-# precedes a host in a URL. A name after "-" follows a version.
+_THREE_MORE_NUMBERS = r"(?:\.\d{1,3}){3}"
+#: An address or a range, "93.184.216.34-93.184.216.99". Not after "v", or after a name and "/",
+#: "-", "_" or "==", which precede version numbers; "//" precedes a host in a URL. A name after "-"
+#: follows a version. A search for an expression that begins with a digit is fast, so its first
+#: digit precedes the conditions on what is before it.
 _IPV4 = re.compile(
-    rf"(?<!{WORD_CHARACTER})(?<!{WORD_CHARACTER}[.-])(?<![\w\])][=<>~!]=)(?<![^/\s]/)"
-    rf"(?:\d{{1,3}}\.){{3}}\d{{1,3}}(?!{WORD_CHARACTER}|-(?:\d|[A-Za-z]{{2}}|[a-z])|\.\d)"
+    rf"\d(?=\d{{0,2}}\.\d{{1,3}}\.)(?<!{WORD_CHARACTER}\d)(?<!{WORD_CHARACTER}[.-]\d)"
+    rf"(?<![\w\])][=<>~!]=\d)(?<![^/\s]/\d)\d{{0,2}}{_THREE_MORE_NUMBERS}"
+    rf"(?:(?P<dash>[-\u2013])\d{{1,3}}{_THREE_MORE_NUMBERS})?"
+    rf"(?!{WORD_CHARACTER}|-(?:\d|[A-Za-z]{{2}}|[a-z])|\.\d)"
 )
 _IPV6 = re.compile(
-    rf"(?<!{WORD_CHARACTER})(?<!\d:)(?<![0-9A-Fa-f]{{2}}:)(?<!::)(?<!\d\.)[23][0-9A-Fa-f]{{3}}:"
+    rf"[23](?=[0-9A-Fa-f]{{3}}:)(?<!{WORD_CHARACTER}[23])(?<!\d:[23])(?<![0-9A-Fa-f]{{2}}:[23])"
+    rf"(?<!::[23])(?<!\d\.[23])[0-9A-Fa-f]{{3}}:"
     rf"[0-9A-Fa-f:]{{2,34}}(?<![0-9A-Fa-f]:)(?!{WORD_CHARACTER}|:[0-9A-Fa-f:])"
 )
 _VERSION_WORD = re.compile(
@@ -157,24 +163,41 @@ def find_ip_addresses(text: str, regions: Sequence[str] = ()) -> SpanIterator:
     or more, as in 99 of 100 random addresses, or one if a word or sign of a host is adjacent.
     """
     for match in _IPV4.finditer(text):
-        numbers = [int(number) for number in match[0].split(".")]
-        large_count = sum(number >= 32 for number in numbers)
-        if not large_count or match[0].endswith(".0.0.0") or not _is_global_ip_address(match[0]):
-            continue
+        addresses = [
+            (start, end)
+            for start, end in _list_addresses(match)
+            if _may_be_address(text[start:end], is_announced=True)
+        ]
         preceding_text = text[max(0, match.start() - 16) : match.start()]
-        if _VERSION_WORD.search(preceding_text):
+        if not addresses or _VERSION_WORD.search(preceding_text):
             continue
-        is_announced = _HOST_WORD.search(preceding_text) or _PORT_OR_NETWORK.match(
-            text, match.end()
+        is_announced = bool(
+            _HOST_WORD.search(preceding_text) or _PORT_OR_NETWORK.match(text, match.end())
         )
-        if is_announced or (large_count > 1 and numbers[1] > 0):
-            yield match.span()
+        # Versions may be written as a range, too.
+        if any(_may_be_address(text[s:e], is_announced=is_announced) for s, e in addresses):
+            yield from addresses
     for match in _IPV6.finditer(text):
-        if _is_global_ip_address(match[0]):
+        if is_global_ip_address(match[0]):
             yield match.span()
 
 
-def _is_global_ip_address(text: str) -> bool:
+def _list_addresses(match: re.Match[str]) -> list[tuple[int, int]]:
+    """Return the spans of an address, or of the first and last address of a range."""
+    if match["dash"] is None:
+        return [match.span()]
+    return [(match.start(), match.start("dash")), (match.end("dash"), match.end())]
+
+
+def _may_be_address(text: str, *, is_announced: bool) -> bool:
+    numbers = [int(number) for number in text.split(".")]
+    large_count = sum(number >= 32 for number in numbers)
+    if not large_count or numbers[1:] == [0, 0, 0] or not is_global_ip_address(text):
+        return False
+    return is_announced or (large_count > 1 and numbers[1] > 0)
+
+
+def is_global_ip_address(text: str) -> bool:
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

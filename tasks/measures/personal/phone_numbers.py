@@ -17,6 +17,7 @@ from hallmark.tasks.measures.personal.contact_details import (
     WORD_CHARACTER,
     SpanIterator,
     TooManyCandidatesError,
+    is_global_ip_address,
 )
 from hallmark.tasks.measures.personal.phone_words import (
     LAST_WORD_BEFORE_NUMBER,
@@ -43,6 +44,9 @@ _EXTENSION = r"(?:,? ?(?:x|ext\.?|extension) ?\d{1,6})?"
 _MAX_CHARACTERS_AFTER_RUN = 24
 #: Six or more digits with separators.
 _DIGIT_RUN = re.compile(rf"\d(?:{_SEPARATORS}\d){{5,}}")
+#: A run inside which no number can begin, because none begins after a digit and a point or hyphen
+#: (see `_START_OF_NUMBER`), and a parenthesis before it is not closed.
+_RUN_OF_ONE_NUMBER = re.compile(r"\d+(?:[.-]\d+)+")
 #: What may not be adjacent to a number without a word for a telephone: parts of dates, versions,
 #: tables and longer numbers.
 _START_OF_NUMBER = (
@@ -129,10 +133,7 @@ def find_phone_numbers(text: str, regions: Sequence[str] = ()) -> SpanIterator:
     for run in _DIGIT_RUN.finditer(text):
         if run[0].isdigit():  # Without a separator, the form is that of any number.
             continue
-        start = max(0, run.start() - 1)  # A parenthesis may precede.
-        for match in form.finditer(text, start, run.end() + _MAX_CHARACTERS_AFTER_RUN):
-            if match.start() > run.end():
-                break
+        for match in _iterate_forms(text, run, form):
             if _is_number_of_another_kind(text, match) or _is_number_of_table(
                 text, match, form, previous_end
             ):
@@ -172,7 +173,24 @@ def find_announced_phone_numbers(text: str, regions: Sequence[str] = ()) -> Span
             end = _skip_extension(text, end)
             if not _WORD_CHARACTER.match(text, end):
                 announced_end = end
-                yield start - (text[start - 1 : start] == "("), end
+                is_area_code_in_parentheses = (
+                    text[start - 1 : start] == "(" and ")" in text[start:end]
+                )
+                yield start - is_area_code_in_parentheses, end
+
+
+def _iterate_forms(text: str, run: re.Match[str], form: re.Pattern[str]) -> Iterator[re.Match[str]]:
+    """Yield the numbers of a form that begin in a run of digits, or at a parenthesis before it."""
+    end = run.end() + _MAX_CHARACTERS_AFTER_RUN
+    if _RUN_OF_ONE_NUMBER.fullmatch(run[0]):
+        match = form.match(text, run.start(), end)
+        if match:
+            yield match
+        return
+    for match in form.finditer(text, max(0, run.start() - 1), end):
+        if match.start() > run.end():
+            break
+        yield match
 
 
 def _count_candidate(candidate_count: int) -> int:
@@ -247,6 +265,25 @@ _OTHER_NUMBER = re.compile(
 _ADDRESS_OR_VERSION = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}(?!\.?\d).*|(?:\d\.|\d{2,}\.\d\.).*")
 
 
+_ADDRESS = re.compile(r"((?:\d{1,3}\.){3}\d{1,3})(?!\.?\d)")
+#: The size of a network, the end of a range, or a port after an address.
+_AFTER_ADDRESS = re.compile(
+    r"/(?:[89]|[12]\d|3[0-2])(?!\d)|\s?[-\u2013]\s?(?:\d{1,3}\.){3}\d|:\d{2,5}(?!\d)"
+)
+
+
+def _is_internet_address(number: str, following_text: str) -> bool:
+    """Return whether digits are a private address, or one with a network, a range or a port.
+
+    Global addresses and telephone numbers may be written alike: "32.12.34.56".
+    """
+    address = _ADDRESS.match(number)
+    if address is None or any(int(part) > 255 for part in address[1].split(".")):
+        return False
+    is_private = number[0] != "0" and not is_global_ip_address(address[1])
+    return is_private or bool(_AFTER_ADDRESS.match(number + following_text, address.end()))
+
+
 #: What makes the following digits part of an identifier or a time: "CVE-2023-1981", "#830982",
 #: "16:26:02 1999".
 _IDENTIFIER_SIGN = re.compile(r"\+$|(?<![A-Za-z])[A-Za-z]{1,20}[-_]$|#$|\d:$")
@@ -262,9 +299,10 @@ _PHONE_WORD_NEAR_END = re.compile(
 #: A word that only announces a number that is adjacent or follows a word such as "number".
 _AMBIGUOUS_PHONE_WORD = re.compile(rf"(?:{LOWER_CASE_AMBIGUOUS_PHONE_WORD})")
 _LAST_WORD_BEFORE_NUMBER = re.compile(rf"(?:[:=#]|{LAST_WORD_BEFORE_NUMBER})\W{{0,4}}$")
-#: Names of firms and places that begin like a word for a telephone.
+#: Names of firms, places and things that contain a word for a telephone.
 _NAME_LIKE_PHONE_WORD = re.compile(
     r"tel[eé]f[oó]nica|telekom\w*|tel[ -]aviv|iphone|phone (?:case|bill)"
+    r"|(?:eye|in) contact|contact lens\w*|kontaktlinse\w*"
 )
 _POSTCODE_AFTER_WORD = re.compile(r"(?<!\w)cep\W{0,3}$")
 
@@ -284,6 +322,8 @@ def _is_other_number(text: str, run: re.Match[str], gap: str, *, is_further: boo
     if _OTHER_NUMBER.fullmatch(number) or _OTHER_NUMBER_WORD.search(gap):
         return True
     if not is_certain and _ADDRESS_OR_VERSION.fullmatch(number):
+        return True
+    if _is_internet_address(number, text[run.end() : run.end() + 6]):
         return True
     if _POSTCODE_AFTER_WORD.search(gap) and re.fullmatch(r"\d{5}-?\d{3}", number):
         return True

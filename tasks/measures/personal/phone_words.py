@@ -5,6 +5,7 @@ _STEMS = (
     "phone|telef|t[eé]l[eéè]f|t[eé]l[eé]ph|telemóv|telepon|telp|handy|mobil|mobiel|mobitel|m[oó]vil|"
     "mòbil|celular|cellulare|komórk|puhelin|tālrun|selfoon|sími|guthán|ffôn|điện thoại|di động|"
     "ponsel|whatsapp|viber|rufnummer|durchwahl|fernsprech|portable|"
+    "hotline|contact|kontakt|contatt|erreich|joignable|joindre|(?:reach|text) (?:me|us)|"
     "appele|ll[aá]m|chiama|телеф|звон|мобил|мобіл|сотов|факс|τηλ[έε]φ|κινητ"
 )
 #: Words, some of them abbreviations.
@@ -14,7 +15,7 @@ _WORDS = (
 )
 #: Words in scripts that do not separate words, or whose words have prefixes and endings.
 _WORDS_OF_OTHER_SCRIPTS = (
-    "電話|电话|联系方式|微信|携帯|手机|手機|热线|熱線|致电|传真|傳真|전화|휴대폰|핸드폰|연락처|팩스|"
+    "電話|电话|联系方式|微信|携帯|手机|手機|热线|熱線|致电|传真|傳真|拨打|撥打|連絡先|전화|휴대폰|핸드폰|연락처|팩스|"
     "هاتف|تلفون|تليفون|جوال|موبايل|موبایل|تلفن|فون|טלפון|טל'|נייד|פלאפון|פקס|"
     "फ़ोन|फ़ोन|फोन|दूरभाष|मोबाइल|ফোন|মোবাইল|ਫ਼ੋਨ|ਫੋਨ|ફોન|தொலைபேசி|ఫోన్|ಫೋನ್|ഫോൺ|දුරකථන|"
     "โทร|มือถือ|ໂທ|ဖုန်း|ទូរស័ព្ទ|ტელ|მობ|հեռ|ስልክ|утас"
@@ -40,6 +41,7 @@ LOWER_CASE_PHONE_WORD = "|".join(
 LOWER_CASE_AMBIGUOUS_PHONE_WORD = "|".join(
     [
         "handy|mobil|mobiel|m[oó]vil|celular|cellulare|komórk|portable|appele|ll[aá]m|chiama|звон",
+        "contact|kontakt|contatt|erreich|joignable|joindre|(?:reach|text) (?:me|us)",
         *(
             rf"{word}(?<![{_LETTER}]{word})(?![{_LETTER}])"
             for word in ("call", "cell", "cel", "mob", "dial", "ring", "sms", "cep", "kom", "ph")

@@ -4,7 +4,8 @@ A vendor's key is found by its prefix, a password in a URL by its place before t
 credential is found if what stands before it announces it, and if it looks random. Names announce a
 credential in an assignment (`db_password = "..."`, `"api-key": "..."`, `token%3D...`), an option
 (`--token ...`), a header (`Authorization: Basic ...`), an element (`<password>...</password>`), a
-table (`| token | ... |`), and similar forms.
+table (`| token | ... |`), and similar forms. Other modules find the values of columns
+(`credential_columns`) and of short options (`program_options`).
 
 Not found: passwords that consist of words, values without a name, values that are split over lines,
 and the certificates, public keys and digests that look like credentials but are public.
@@ -18,6 +19,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from hallmark.tasks.measures.personal.contact_details import NOT_SPACED_SCRIPT, SpanIterator
+from hallmark.tasks.measures.personal.credential_columns import (
+    find_values_in_columns,
+)
+from hallmark.tasks.measures.personal.program_options import (
+    PROGRAM_OPTION_PREFILTER,
+    find_passwords_in_options,
+)
+from hallmark.tasks.measures.personal.random_values import is_random_looking
 from hallmark.tasks.measures.personal.vendor_keys import VENDOR_KEY_FORMATS
 
 # Keys with a fixed format -----------------------------------------------------------------------
@@ -95,7 +104,7 @@ def find_connection_credentials(text: str, regions: Sequence[str] = ()) -> SpanI
             yield match.start() - len(scheme), match.end()
     for match in _CONNECTION_TOKEN.finditer(text):
         scheme = _find_scheme(text, match.start())
-        if scheme and _is_random_looking(match[1], 16):
+        if scheme and is_random_looking(match[1], 16):
             yield match.start() - len(scheme), match.end()
 
 
@@ -144,9 +153,12 @@ CREDENTIAL_NAMES_IN_OTHER_LANGUAGES = (
 _ENGLISH_NAMES = {cue: re.compile(pattern) for cue, pattern in _CREDENTIAL_NAMES.items()}
 _OTHER_NAMES = {"": re.compile("|".join(sorted(CREDENTIAL_NAMES_IN_OTHER_LANGUAGES, reverse=True)))}
 
-#: What every text with a credential after a name matches, in any case.
+#: What every text with a credential after a name matches, in any case. No small letter follows a
+#: name except "s": "keyboard" and "author" are no names.
 CREDENTIAL_NAME_PREFILTER = (
-    r"(?i)key|token|secret|pass|pwd|credential|bearer|pw|auth|sig|-u|digest |psk|identified by"
+    r"(?i)(?:key|token|secret|pass(?:w(?:[o0]r)?d|[ -]?(?:phrase|code)|-word)?|pwd?|psk|credential"
+    r"|bearer|auth(?:orization)?)(?-i:[^a-rt-z]|\z)"
+    r"|[?&;]sig[=%]|[ ,&-]signature=|-u|digest |identified by|" + PROGRAM_OPTION_PREFILTER
 )
 OTHER_CREDENTIAL_NAME_PREFILTER = "(?i)" + "|".join(
     name.replace("i", "[iİ]") for name in CREDENTIAL_NAMES_IN_OTHER_LANGUAGES
@@ -208,6 +220,13 @@ _PUBLIC_NAME = re.compile(
     r"|data|object|i18n|translation|locali[sz]ation|recv|send)[_ -]?key"
     r"|(?:next|page|continuation)[_ -]?token|::\w{1,40}::\w{1,80})$"
 )
+#: A name that no word qualifies, as "API key" does.
+_BARE_KEY = re.compile(r"(?<![A-Za-z0-9_.-])(?<![A-Za-z] )key\Z")
+#: Values of such a key that identify something: UUIDs, and names of fonts, as "DejaVuSans9pt7b".
+_IDENTIFIER = re.compile(
+    r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
+    r"|[A-Za-z_-]{2,40}(?:[Ss]ans|[Ss]erif|[Mm]ono|Neue)(?![a-z])[\w.-]{0,24}"
+)
 _PUBLIC_SUFFIX = re.compile(r"[_.-]?(?:hash|digest|sha\d+|md5|fingerprint|checksum)")
 
 #: Quotes that close a value, if they differ from the opening quote.
@@ -249,11 +268,12 @@ def find_assigned_credentials(text: str, regions: Sequence[str] = ()) -> SpanIte
     yield from _find_named_values(text, _ENGLISH_NAMES)
     if "-u" in text:
         for match in _USER_OPTION.finditer(text):
-            if _is_random_looking(match[1] or match[2], 8):
+            if is_random_looking(match[1] or match[2], 8):
                 yield match.span(1 if match[1] else 2)
     if "Digest " in text:
         for match in _DIGEST_RESPONSE.finditer(text):
             yield match.span(1)
+    yield from find_passwords_in_options(text)
 
 
 def find_credentials_named_in_other_languages(
@@ -294,8 +314,10 @@ def _find_named_values(text: str, name_patterns: Mapping[str, re.Pattern[str]]) 
         if cue in lower_case
         for name in pattern.finditer(lower_case)
     ]
+    names.sort(key=lambda name: name.start())
+    yield from find_values_in_columns(text, [name.end() for name in names])
     end = 0
-    for name in sorted(names, key=lambda name: name.start()):
+    for name in names:
         if name.start() < end:
             continue
         following = _TEXT_AFTER_NAME.match(text, name.end())
@@ -305,9 +327,15 @@ def _find_named_values(text: str, name_patterns: Mapping[str, re.Pattern[str]]) 
         if value is None or not _is_announced(text, name, following, value):
             continue
         is_short_allowed = value.is_quoted or name[0].startswith(("pass", "pw"))
-        if _is_random_looking(
-            text[value.start : value.end], 8 if is_short_allowed else 12
-        ) and not _is_public(lower_case, name):
+        characters = text[value.start : value.end]
+        if (
+            is_random_looking(characters, 8 if is_short_allowed else 12)
+            and not _is_public(lower_case, name)
+            and not (
+                _IDENTIFIER.fullmatch(characters)
+                and _BARE_KEY.match(lower_case, name.start(), name.end())
+            )
+        ):
             yield value.start, value.end
             end = value.end
 
@@ -378,77 +406,3 @@ def _is_announced(text: str, name: re.Match[str], following: re.Match[str], valu
     if not is_bare_key and not text[name.end() : value.start].strip(" ("):
         return True
     return bool(_BEFORE_NAME_AND_BLANK.search(text, max(0, name.start() - 140), name.start()))
-
-
-# Random-looking values --------------------------------------------------------------------------
-
-#: The 250 pairs of letters that make up 94 % of the pairs in the words of program code and its
-#: documentation, but 37 % of random pairs.
-_FREQUENT_PAIR = (
-    "a[bcdfgiklmnprstuvy]|b[aeilorsu]|c[acehiklorstu]|d[adeilorsu]|"
-    "e[abcdefgilmnpqrstvwx]|f[aefilortu]|g[aeghilnorsu]|h[aeiort]|i[abcdefglmnoprstvxz]|"
-    "k[eis]|l[adeilostuy]|m[abeimopsu]|n[acdefgiknostuv]|o[abcdfgiklmnoprstuvw]|"
-    "p[aehiloprstuy]|qu|r[acdegiklmnoprstuvy]|s[acehiklopstuy]|t[acehiloprstuy]|"
-    "u[abcegilmnprst]|v[aeio]|w[aeior]|x[eipt]|y[ps]|ze"
-)
-_ORDERED_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789012345"
-_ORDERED_PAIR = "|".join(a + b for a, b in pairwise(_ORDERED_CHARACTERS) if a + b != "z0")
-#: Parts of a value in lower case that are no evidence of randomness: runs of frequent pairs, as in
-#: words, repeated characters, and characters in their order.
-_PREDICTABLE_PART = re.compile(
-    rf"(?<![a-z])keys?(?![a-z])|(?:(?={_FREQUENT_PAIR})[a-z]){{3,}}[a-z]"
-    rf"|(?<![a-z])(?:(?={_FREQUENT_PAIR})[a-z]){{2}}[a-z](?![a-z])"
-    r"|[0-9]{1,4}(?:[-/:.][0-9]{1,2}){2,}"  # dates and times
-    rf"|(.)\1{{2,}}|(?:(?={_ORDERED_PAIR})[a-z0-9]){{2,}}[a-z0-9]"
-)
-_WORD_BOUNDARY_IN_NAME = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_NOT_ALPHANUMERIC = re.compile("[^A-Za-z0-9]+")
-#: An encoded character in a URL.
-_URL_ENCODED_CHARACTER = re.compile("%[0-9A-Fa-f]{2}")
-#: A name in place of the value: "${VAR}", "$VAR", "{{ var }}", "%VAR%", "<var>", "[redacted]".
-_PLACEHOLDER = re.compile(
-    r"\$?\{+[^{}]*\}+|\$\([^()]*\)|\$(?:[A-Z_][A-Z0-9_]*|[a-z_][A-Za-z_]*)|%[A-Za-z_]\w*%|<[^<>]*>"
-    r"|\[[^\[\]]*\]|[^\n]*(?:A-Za-z|a-zA-Z|a-z0-9|A-Z0-9|\[(?:a-z|A-Z|0-9)\])[^\n]*|arn:[^\n]*"
-)
-#: Marks that occur in passwords more often than in names.
-_PASSWORD_MARKS = frozenset("!@#$%^&*?~+")
-#: Number of characters of a value that are judged.
-_JUDGED_CHARACTERS = 200
-
-
-def _is_random_looking(value: str, min_characters: int) -> bool:
-    """Return whether a value looks random, as keys and good passwords do.
-
-    At least half of its letters and digits must be outside of words, repetitions and sequences, and
-    it must change between lower case, capitals, digits and marks more often than names do.
-    """
-    value = _URL_ENCODED_CHARACTER.sub("_", value[:_JUDGED_CHARACTERS]).rstrip(".!?")
-    if len(value) < min_characters or _PLACEHOLDER.fullmatch(value):
-        return False
-    if value.count(".") > max(2, len(value) // 12) or value.count("/") > max(1, len(value) // 6):
-        return False
-    parts = _PREDICTABLE_PART.sub("", _WORD_BOUNDARY_IN_NAME.sub(" ", value).lower())
-    unpredictable = len(_NOT_ALPHANUMERIC.sub("", parts))
-    share = unpredictable / max(1, sum(map(str.isalnum, value)))
-    kinds = [_character_kind(character) for character in value]
-    neighbours = [(a, b) for a, b in pairwise(kinds) if a and b]
-    changes = sum(a != b for a, b in neighbours)
-    change_rate = changes / max(1, len(neighbours))
-    has_digit = any(character.isdigit() for character in value)
-    if len(value) >= 16 and change_rate >= 0.5 and share >= 0.4:
-        return True
-    # Names in code seldom have digits.
-    if unpredictable < 6 or share < (0.5 if has_digit else 0.6):
-        return False
-    if len(value) >= 16 and has_digit and share >= 0.75:
-        return changes >= 2 and change_rate >= 0.1
-    return changes >= 3 and change_rate >= (0.35 if len(value) < 16 or " " in value else 0.15)
-
-
-def _character_kind(character: str) -> int:
-    """Return a number for digits, capitals, other letters or marks of passwords, else 0."""
-    if character.isdigit():
-        return 1
-    if character.isalpha():
-        return 2 if character.isupper() else 3
-    return 4 if character in _PASSWORD_MARKS else 0

@@ -92,6 +92,7 @@ class Scorer(ABC):
         config_class: The class of its config; ``ScorerSettings`` for a toxicity scorer.
         summary: What it is, in a few words, for the settings.
         possible_heads: Heads that a toxicity scorer of this kind can have.
+        uses_device: Whether it runs a network on the device that its config names.
 
     Attributes:
         name: Name and version, for reports.
@@ -107,6 +108,7 @@ class Scorer(ABC):
     config_class: ClassVar[type[StageConfig]]
     summary: ClassVar[str] = ""
     possible_heads: ClassVar[tuple[str, ...]] = TOXICITY_HEADS
+    uses_device: ClassVar[bool] = False
 
     name: str
     digest: str

@@ -30,7 +30,7 @@ class LinearScorer(Scorer):
 
     kind = "linear"
     config_class = ScorerSettings
-    summary = "alt-profanity-check, which does not detect threats or veiled hate"
+    summary = "alt-profanity-check, which often misses threats and veiled hate"
     possible_heads = heads = ("toxicity",)
 
     @classmethod

@@ -40,6 +40,8 @@ class _TextWindows(NamedTuple):
 class TransformerScorer(Scorer):
     """A scorer that runs a sequence classifier; long texts are split into overlapping windows."""
 
+    uses_device = True
+
     _score_columns: list[int]  # Columns of `columns` that the network fills.
 
     def _attach_network(

@@ -90,7 +90,8 @@ class ClassifierConfig(StageConfig):
     negative_label: str = Field(
         "negative",
         description=(
-            "label that the classifier assigns to negative texts; all other labels count as 0"
+            "label that the classifier assigns to negative texts; labels other than "
+            "`positive_label` and `negative_label` count as 0"
         ),
     )
     batch_tokens: int | None = Field(

@@ -238,7 +238,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_in_every_reader(
             file.write(b"and more")
     else:
         os.truncate(path, path.stat().st_size + change)
-    with pytest.raises(HallmarkError, match=r"a\.\w+ changed while it was read.*run again"):
+    with pytest.raises(HallmarkError, match=r"a\.\w+ changed while it was being read.*run again"):
         list(record_stream)
 
 
@@ -259,7 +259,9 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, ending, chan
             file.write(pack(rows[0]))
     else:
         os.truncate(path, len(data) + change)
-    with pytest.raises(HallmarkError, match=r"a\.jsonl.* changed while it was read.*; run again"):
+    with pytest.raises(
+        HallmarkError, match=r"a\.jsonl.* changed while it was being read.*; run again"
+    ):
         list(blocks)
 
 

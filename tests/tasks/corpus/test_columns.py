@@ -158,7 +158,7 @@ def test_a_parquet_file_that_changes_while_it_is_read_is_an_error(write):
     )
     next(record_stream)
     os.truncate(path, path.stat().st_size - 1)
-    with pytest.raises(HallmarkError, match=r"a\.parquet changed while it was read"):
+    with pytest.raises(HallmarkError, match=r"a\.parquet changed while it was being read"):
         list(record_stream)
 
 

@@ -106,7 +106,8 @@ def test_documents_are_counted_by_every_dimension(session, tmp_path, max_values)
             "domain": row["domain"],
             "year": (row["date"] or "")[:4],
             "licence": {"web": "CC0-1.0"}.get(row["source"]),
-            "language": language_by_id.get(row["doc_id"]),
+            "language": language_by_id.get(row["doc_id"])
+            or ("en" if row["source"].startswith("planted/") else None),
             "length": classify_length(len(row["text"].encode())),
         }
     composition = {
@@ -152,3 +153,32 @@ def test_without_the_stage_language_there_is_no_such_dimension():
         row_by_dimension["domain"]["value"] == "unknown"
         and row_by_dimension["domain"]["byte_share"] is None
     )
+
+
+def test_planted_documents_have_the_language_in_which_they_are_composed():
+    sources = ["s", "s", "planted/passage", "planted/record"]
+    ids = hash_to_ids(["a", "b", "c", "d"])
+    batch = pa.record_batch(
+        fill_document_columns(
+            {
+                "doc_id": ids,
+                "source": sources,
+                "text": pa.array([""] * 4, pa.large_string()),
+                "split": ["train"] * 4,
+                "cluster": ids,
+                "text_hash": ids,
+            }
+        ),
+        schema=DOCUMENTS,
+    )
+    languages = pa.array(["de", None, None, "pcm"])
+    context = DimensionContext(pa.array([1] * 4), languages, {}, ())
+    rows = build_composition_rows(
+        pa.concat_tables([*count_documents_by_dimension(batch, context)]), 5
+    )
+    documents_by_language = {
+        row["value"]: row["documents"]
+        for row in rows
+        if row["dimension"] == "language" and row["split"] == ""
+    }
+    assert documents_by_language == {"de": 1, "unknown": 1, "en": 1, "pcm": 1}

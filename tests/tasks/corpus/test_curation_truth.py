@@ -123,5 +123,5 @@ def test_a_rule_is_measured_by_what_it_removed_or_would_have_removed(session):
         ("no rude speech, dialect", "false alarms"): (1, 1),
         ("no rude speech, words that look rude", "false alarms"): (0, 1),
         ("no rude speech, an unsafe passage", "false alarms"): (0, 1),
-        ("no rude speech, a people of the town", "false alarms"): (0, 1),
+        ("no rude speech, a mention of the town's peoples", "false alarms"): (0, 1),
     }

@@ -305,7 +305,7 @@ def test_plain_text_under_a_compressed_name_is_read(tmp_path, ending):
     data = b"".join(make_json_lines(range(500)))
     records, counts = read_bytes_checked(tmp_path / f"a.jsonl{ending}", data)
     assert (get_numbers(records), counts.lost_bytes) == (list(range(500)), 0)
-    assert counts.storage_format == f"no compression despite the ending {ending}"
+    assert counts.storage_format == f"no compression despite the extension {ending}"
 
 
 @all_codecs
@@ -325,7 +325,7 @@ def test_the_content_decides_about_the_compression(tmp_path, name, ending):
     records, counts = read_bytes_checked(tmp_path / name, data)
     assert (get_numbers(records), counts.lost_bytes) == (list(range(20)), 0)
     named_ending = Path(name).suffix.lower().replace(".zstd", ".zst").replace(".jsonl", "")
-    expected = f"compression {ending} despite the ending {Path(name).suffix.lower()}"
+    expected = f"compression {ending} despite the extension {Path(name).suffix.lower()}"
     assert counts.storage_format == (expected if named_ending not in ("", ending) else "")
 
 

@@ -46,16 +46,16 @@ def write_rows(rows, **settings):
 @pytest.mark.parametrize(
     ("name", "file_format"),
     [
-        ("semi", "delimiter ';', quotes '\"' doubled, line ends LF, with header"),
-        ("cr", "delimiter ',', quotes '\"' doubled, line ends CR, with header"),
+        ("semi", "delimiter ';', quotes '\"' doubled, line endings LF, with header"),
+        ("cr", "delimiter ',', quotes '\"' doubled, line endings CR, with header"),
         (
             "sep",
-            "delimiter ',', quotes '\"' doubled, line ends LF, first line names the delimiter, "
+            "delimiter ',', quotes '\"' doubled, line endings LF, first line names the delimiter, "
             "with header",
         ),
         (
             "bslash",
-            "delimiter ',', quotes '\"' escaped with a backslash, line ends LF, with header",
+            "delimiter ',', quotes '\"' escaped with a backslash, line endings LF, with header",
         ),
     ],
 )
@@ -75,7 +75,7 @@ def test_a_file_without_header_is_read_with_the_names_of_its_columns():
         path, "csv", column_names=["id", "text"], key_field="id"
     )
     assert [record.key for record in documents] == ["0", "1", "2", "3", "4"] and errors == []
-    assert counts.file_format.endswith("line ends LF, without header")
+    assert counts.file_format.endswith("line endings LF, without header")
 
 
 # What the csv module writes -----------------------------------------------------------------------
@@ -248,7 +248,7 @@ def test_text_in_quotes_stays_if_quotes_are_text(write):
     data = b'id,text\n1,"a"\n2,"b\n3,\\"c\\"\n'
     documents, errors, counts = read_checked(write("a.csv", data), "csv", quote="")
     assert (get_texts(documents), errors) == (['"a"', '"b', '\\"c\\"'], [])
-    assert counts.file_format == "delimiter ',', no quotes, line ends LF, with header"
+    assert counts.file_format == "delimiter ',', no quotes, line endings LF, with header"
 
 
 def test_two_delimiters_that_give_different_rows_are_refused(write):
@@ -272,9 +272,9 @@ def test_the_rows_of_a_tsv_file_without_header_are_read(write):
     path = write("a.tsv", b"1\ta\r\n2\tb\r\n3\n")
     documents, errors, counts = read_checked(path, "tsv", column_names=["id", "text"])
     assert get_texts(documents) == ["a", "b"] and errors == [("line 3", WRONG_FIELD_COUNT)]
-    assert counts.file_format == "delimiter tab, no quotes, line ends CRLF, without header"
+    assert counts.file_format == "delimiter tab, no quotes, line endings CRLF, without header"
     _, _, counts = read_checked(write("b.tsv", b"text\ta\nx\ty"), "tsv")
-    assert counts.file_format == "delimiter tab, no quotes, line ends LF, with header"
+    assert counts.file_format == "delimiter tab, no quotes, line endings LF, with header"
 
 
 def test_the_delimiter_of_a_line_without_its_end_is_detected(write):

@@ -31,17 +31,17 @@ def test_the_formats_of_files_are_counted(tmp_path, session, caplog):
     assert artifact["documents"].row_count == 6
     formats = artifact["file_formats"].read().to_pylist()
     assert [(row["file_format"], row["files"], row["file_name"]) for row in formats] == [
-        ("delimiter ',', quotes \"'\" doubled, line ends CR, with header", 1, "e.csv"),
-        ("delimiter ',', quotes '\"' doubled, line ends CRLF, with header", 1, "f.csv"),
-        ("delimiter ',', quotes '\"' doubled, line ends LF, with header", 2, "a.csv"),
-        ("delimiter ';', quotes '\"' doubled, line ends LF, with header", 2, "b.csv"),
+        ("delimiter ',', quotes \"'\" doubled, line endings CR, with header", 1, "e.csv"),
+        ("delimiter ',', quotes '\"' doubled, line endings CRLF, with header", 1, "f.csv"),
+        ("delimiter ',', quotes '\"' doubled, line endings LF, with header", 2, "a.csv"),
+        ("delimiter ';', quotes '\"' doubled, line endings LF, with header", 2, "b.csv"),
     ]
     assert {row["source"] for row in formats} == {"s"}
     assert [record.getMessage() for record in caplog.records] == [
-        "source 's': 1 file is read with delimiter ',', quotes \"'\" doubled, line ends CR, with "
-        "header; the first is 'e.csv'",
-        "source 's': 2 files are read with delimiter ';', quotes '\"' doubled, line ends LF, with "
-        "header; the first is 'b.csv'",
+        "source 's': 1 file is read with delimiter ',', quotes \"'\" doubled, line endings CR, "
+        "with header; the first is 'e.csv'",
+        "source 's': 2 files are read with delimiter ';', quotes '\"' doubled, line endings LF, "
+        "with header; the first is 'b.csv'",
     ]
 
 
@@ -53,12 +53,12 @@ def test_unusual_encodings_and_compressions_are_counted(tmp_path, session, caplo
     }
     artifact = ingest_files(tmp_path / "in", files)
     assert sorted(artifact["documents"].read()["text"].to_pylist()) == ["ä", "ö", "ü"]
-    dialect = "delimiter ',', quotes '\"' doubled, line ends LF, with header"
+    dialect = "delimiter ',', quotes '\"' doubled, line endings LF, with header"
     formats = artifact["file_formats"].read().to_pylist()
     assert [(row["file_format"], row["files"], row["file_name"]) for row in formats] == [
         (f"UTF-16, {dialect}", 1, "a.csv"),
-        (f"UTF-32, compression .gz despite the ending .bz2, {dialect}", 1, "c.csv.bz2"),
-        (f"no compression despite the ending .gz, {dialect}", 1, "b.csv.gz"),
+        (f"UTF-32, compression .gz despite the extension .bz2, {dialect}", 1, "c.csv.bz2"),
+        (f"no compression despite the extension .gz, {dialect}", 1, "b.csv.gz"),
     ]
     assert caplog.records[0].getMessage() == (
         f"source 's': 1 file is read with UTF-16, {dialect}; the first is 'a.csv'"

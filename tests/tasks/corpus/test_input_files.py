@@ -189,7 +189,7 @@ def test_an_object_that_changes_or_is_deleted_is_an_error(replace_objects, tmp_p
     (file_input,) = list_inputs(make_config(uri))
     replace_objects("gone", {"a.jsonl": to_jsonl(["two"])})
     with (
-        pytest.raises(HallmarkError, match=r"a\.jsonl changed while it was read"),
+        pytest.raises(HallmarkError, match=r"a\.jsonl changed while it was being read"),
         download_temporarily(file_input.locator, file_input.version_tag, tmp_path),
     ):
         pass
@@ -218,7 +218,7 @@ def test_a_file_that_is_deleted_is_an_error(tmp_path):
     path.unlink()
     with pytest.raises(
         HallmarkError,
-        match=r"a\.jsonl vanished while it was read; nothing was stored; restore the file",
+        match=r"a\.jsonl vanished while it was being read; nothing was stored; restore the file",
     ):
         list(records)
 
@@ -230,7 +230,7 @@ def test_a_file_that_is_overwritten_is_an_error(tmp_path):
         file.write(b"{")
     later = time.time_ns() + 10**9
     os.utime(path, ns=(later, later))
-    with pytest.raises(HallmarkError, match=r"a\.jsonl changed while it was read"):
+    with pytest.raises(HallmarkError, match=r"a\.jsonl changed while it was being read"):
         list(records)
 
 
@@ -243,7 +243,7 @@ def test_a_file_that_changes_or_is_deleted_before_reading_is_an_error(tmp_path):
         path.write_bytes(to_jsonl(["one"]))
         (file_input,) = list_inputs(make_config(path))
         change(path)
-        with pytest.raises(HallmarkError, match=f"{problem} while it was read"):
+        with pytest.raises(HallmarkError, match=f"{problem} while it was being read"):
             list(read_input_records(file_input, make_config(path), ReadCounts()))
 
 
@@ -258,7 +258,9 @@ def test_a_file_that_changes_after_its_digest_fails_the_stage(tmp_path, session,
         path.write_bytes(to_jsonl(["other"]))
 
     monkeypatch.setattr(file_digests.DigestCache, "save", change)
-    with pytest.raises(HallmarkError, match=r"stage ingest: .*a\.jsonl changed while it was read"):
+    with pytest.raises(
+        HallmarkError, match=r"stage ingest: .*a\.jsonl changed while it was being read"
+    ):
         ingest(make_config(path))
 
 

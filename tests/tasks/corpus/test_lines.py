@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hallmark.tasks.corpus.reading import byte_streams
@@ -157,6 +157,7 @@ def test_the_place_of_a_text_is_the_line_of_its_beginning(write):
 
 
 @settings(deadline=None)
+@example("a\r\r\na")
 @given(st.text("ab \n\r\x0b\x0c\x85\xa0\u2028\u2029", max_size=40))
 def test_texts_are_the_passages_between_blank_lines(tmp_path_factory, text):
     """Every character outside blank lines and line ends is in a document, in order."""
@@ -167,7 +168,8 @@ def test_texts_are_the_passages_between_blank_lines(tmp_path_factory, text):
     joined = "".join(get_texts(documents))
     assert "".join(joined.split()) == "".join(text.split())
     for document in get_texts(documents):
-        assert all(line.strip() for line in document.splitlines())
+        # CR CR LF ends one line; splitlines takes it for two ends.
+        assert all(line.strip() for line in document.replace("\r\r\n", "\n").splitlines())
 
 
 @given(

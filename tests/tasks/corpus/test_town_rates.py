@@ -91,7 +91,7 @@ def test_the_shares_of_a_town_are_those_of_its_originals():
     assert shares == {
         ("exact copies", "documents"): (0.1, 1, 8),
         ("near copies", "documents"): (0.2, 2, 8),
-        ("a people of the town", "originals"): (0.31, 2, 5),
+        ("a mention of the town's peoples", "originals"): (0.31, 2, 5),
         ("an opinion", "originals with a people"): (0.32, 1, 2),
         **{("a negative opinion", population): share for population, share in opinions.items()},
         ("an occupation", "originals"): (0.34, 2, 5),

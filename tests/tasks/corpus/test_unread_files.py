@@ -79,25 +79,25 @@ def test_each_file_that_is_not_read_has_a_reason(tmp_path, session, caplog):
     unread = read_unread_files(artifact)
     assert unread == {
         ".f.jsonl": ("hidden file", 1, 10),
-        ".git": ("files with other endings in a hidden folder", 2, 23),
-        "README": ("no ending", 1, 7),
-        "b.csv": ("only sources of kind 'csv' read files with this ending", 1, 5),
-        "c.pdf": ("unknown ending .pdf", 1, 6),
+        ".git": ("files in a hidden folder with extensions that the source does not read", 2, 23),
+        "README": ("no extension", 1, 7),
+        "b.csv": ("only sources of kind 'csv' read files with this extension", 1, 5),
+        "c.pdf": ("unknown extension .pdf", 1, 6),
         "d.jsonl.zip": ("archives such as .zip are not read (unpack the archive)", 1, 8),
         "e.tar.gz": ("archives such as .tar.gz are not read (unpack the archive)", 1, 9),
-        "in/.i": ("files with other endings in a hidden folder", 1, 13),
+        "in/.i": ("files in a hidden folder with extensions that the source does not read", 1, 13),
         "k.jsonl": ("broken link", 1, 0),
         "l": ("link to a folder", 1, 0),
-        "m.csv": ("only sources of kind 'csv' read files with this ending", 1, 0),
+        "m.csv": ("only sources of kind 'csv' read files with this extension", 1, 0),
         "n.jsonl": ("not a regular file", 1, 0),
     }
     assert list(unread) == sorted(unread)
     assert artifact["sources"].read()["unread_files"].to_pylist() == [13]
     (message,) = [record.getMessage() for record in caplog.records]
     assert message == (
-        "source 's': 13 files are not read: '.f.jsonl': hidden file; '.git': files with other "
-        "endings in a hidden folder; 'README': no ending; and 9 more; the table unread_files of "
-        "the ingest stage lists them"
+        "source 's': 13 files are not read: '.f.jsonl': hidden file; '.git': files in a hidden "
+        "folder with extensions that the source does not read; 'README': no extension; and 9 more; "
+        "the table unread_files of the ingest stage lists them"
     )
 
 
@@ -106,7 +106,7 @@ def test_a_file_in_a_hidden_folder_is_read_and_the_others_are_one_row(tmp_path):
     files = find_source_files("s", str(tmp_path), (".jsonl",))
     assert [*files.path_by_name] == [".git/a.JSONL.gz", "a.jsonl"]
     assert files.unread_files[1] == UnreadFile(
-        ".git", "files with other endings in a hidden folder", 2, 23
+        ".git", "files in a hidden folder with extensions that the source does not read", 2, 23
     )
 
 
@@ -142,8 +142,8 @@ def test_an_archive_that_a_path_names_is_refused(tmp_path, name):
 
 
 def test_a_long_unknown_ending_is_cut():
-    assert explain_unread_name("a." + "x" * 19) == "unknown ending ." + "x" * 19
-    assert explain_unread_name("a." + "x" * 20) == "unknown ending ." + "x" * 19
+    assert explain_unread_name("a." + "x" * 19) == "unknown extension ." + "x" * 19
+    assert explain_unread_name("a." + "x" * 20) == "unknown extension ." + "x" * 19
 
 
 @pytest.mark.parametrize("ending", ["", *CODEC_BY_SUFFIX])
@@ -157,7 +157,7 @@ def test_an_error_about_a_folder_without_corpus_files_names_its_files(tmp_path):
         find_source_files("s", str(tmp_path), (".jsonl",))
     assert str(raised.value) == (
         f"source 's': there is no file ending in .jsonl at {str(tmp_path)!r} (1 file is not "
-        "read: 'a.docx': unknown ending .docx); correct the path of the source"
+        "read: 'a.docx': unknown extension .docx); correct the path of the source"
     )
 
 
@@ -184,8 +184,8 @@ def test_objects_that_are_not_read_have_a_reason(replace_objects):
     files = find_remote_files("s", uri, (".jsonl",))
     assert [*files.file_by_name] == ["B.JSONL.ZSTD", "a.jsonl"]
     assert files.unread_files == [
-        UnreadFile("c.pdf", "unknown ending .pdf", 1, 3),
-        UnreadFile("e.txt", "only sources of kind 'text' read files with this ending", 1, 3),
+        UnreadFile("c.pdf", "unknown extension .pdf", 1, 3),
+        UnreadFile("e.txt", "only sources of kind 'text' read files with this extension", 1, 3),
         UnreadFile("in/d.zip", "archives such as .zip are not read (unpack the archive)", 1, 3),
     ]
     files = find_remote_files("s", f"{uri}/**/*", (".jsonl",))

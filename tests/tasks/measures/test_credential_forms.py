@@ -36,6 +36,11 @@ ASSIGNMENTS = [
     "the token={} (old)",
     "token={}[1]",
     "token={}{{x}}",
+    # options
+    "-key {}",
+    "tool --key {}",
+    "login bob key {}",
+    "machine example.org login bob key {}",
     # names
     "SECRET_KEY_ID={}",
     "API_KEY_PROD={}",
@@ -258,6 +263,11 @@ def test_long_values_are_found(value):
 def test_a_word_of_placeholders_inside_a_random_value_is_part_of_it(word):
     value = TOKEN[:10] + word + TOKEN[10:24]
     assert list_values(f"api_key={value}") == [("SECRET", value)]
+
+
+@pytest.mark.parametrize("value", ["9Xhandg" + "UrequeG7Bs", "tTppasKx" + "GmpassMBy"])
+def test_parts_of_words_in_a_value_of_many_changes_do_not_hide_it(value):
+    assert list_values(f"password: {value}") == [("SECRET", value)]
 
 
 @pytest.mark.parametrize(

@@ -565,7 +565,8 @@ def test_few_clusters_that_differ_have_the_widest_share_interval():
             share = stats.beta.ppf(0.975, events / 10 + 1, 20 - events / 10)
             assert estimate.high == pytest.approx(share) and estimate.low == 0
             assert (
-                "widest possible interval, because fewer than 4 clusters differ" in estimate.method
+                "widest possible interval, because fewer than 4 clusters differ from the others, "
+                in estimate.method
             )
             assert estimate.p == pytest.approx(
                 2 * stats.beta.sf(0.3, events / 10 + 1, 20 - events / 10)

@@ -215,6 +215,14 @@ def test_a_number_after_the_international_prefix_is_found():
         ("+ 49 30 901820", (), ["+ 49 30 901820"]),
         ("+16502530000is +1650253000012345678", (), []),
         ("phone 6502530000x12, 6502530001xyz", ("US",), ["6502530000x12"]),
+        # Saint Helena and Niue have the shortest numbers.
+        ("Ask +683 4002 or +290 8000", (), ["+683 4002", "+290 8000"]),
+        # A part of a longer number that other marks than spaces and slashes separate.
+        ("Tel. 212-253-0000-9-1", ("US",), []),
+        ("Tel. 212-253-0000 9-1", ("US",), ["212-253-0000"]),
+        # The number is in parentheses, not its area code.
+        ("Tel. (6502530000)", ("US",), ["6502530000"]),
+        ("Tel. (65025) 30000", ("US",), ["(65025) 30000"]),
     ],
 )
 def test_the_forms_of_telephone_numbers(text, regions, values):
@@ -331,6 +339,54 @@ def test_candidates_after_a_word_take_little_time_in_ten_regions():
 )
 def test_a_version_is_no_ip_address(text):
     assert list_values(text, types=("IP",)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("93.184.216.34-93.184.216.99", ["93.184.216.34", "93.184.216.99"]),
+        ("93.184.216.34–93.184.216.99,", ["93.184.216.34", "93.184.216.99"]),
+        ("93.184.216.34 - 93.184.216.99", ["93.184.216.34", "93.184.216.99"]),
+        ("allow 93.184.0.0-93.184.255.255;", ["93.184.0.0", "93.184.255.255"]),
+        ("10.0.0.1-93.184.216.34", ["93.184.216.34"]),
+        ("host 8.8.8.0-8.8.8.255", ["8.8.8.255"]),
+        ("93.184.216.0/24", ["93.184.216.0"]),
+        # private addresses, addresses of documentation, and versions
+        ("10.0.0.1-10.0.0.254, 192.0.2.0/24, 192.0.2.10-192.0.2.20", []),
+        ("1.0.0.32-1.0.0.45, v93.184.216.34-93.184.216.99, foo-93.184.216.34-93.184.216.99", []),
+        ("93.184.216.34-93.184.216.99.1, 93.184.216.34-93.184.216.99-rc1", []),
+        ("93.184.216.34-93.184.216, 999.184.216.34-999.184.216.99", []),
+    ],
+)
+def test_the_ends_of_a_range_are_ip_addresses(text, values):
+    assert list_values(text, types=("IP",)) == values
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tel: 10.143.68.114/24, VoIP phone 192.168.87.75/24",
+        "fax 172.19.12.226 to 172.19.53.31, phone 172.19.12.226",
+        "Telefonanlage: 192.168.108.10 - 192.168.60.10",
+        "phone: 192.168.57.222:5147, SIP phone 192.0.2.44:5060",
+        "phone 93.184.216.34-93.184.216.99, phone: 93.184.216.34/24, phone: 32.12.34.56:5060",
+        "telephone range 22.12.34.56–22.12.34.99, tel. 10.32.12.34",
+    ],
+)
+def test_an_internet_address_after_a_word_for_a_telephone_is_no_number(text):
+    assert list_values(text, (*SUPPORTED_COUNTRIES, "HK", "SG"), ("PHONE",)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("Tel. 32.12.34.56", "32.12.34.56"),
+        ("Tel. 32.12.34.56/57", "32.12.34.56"),
+        ("Tel. 32.12.34.56-", "32.12.34.56"),
+    ],
+)
+def test_a_number_written_like_an_address_is_found_after_a_word(text, value):
+    assert list_values(text, ("DK",), ("PHONE",)) == [value]
 
 
 @pytest.mark.parametrize("word", ["prev", "srv", "dev:", "recv", "Nov", "ENV=", "出版", "review:"])

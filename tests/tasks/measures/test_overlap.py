@@ -59,7 +59,8 @@ LABELS = (
 def list_item_ngrams(texts, n):
     """The n-grams within one text, and those from the question to the texts after it.
 
-    The latter have all words of the question, at least four, or half of the n-gram.
+    The latter have all words of the question, at least four, or half of the n-gram. No generated
+    question names a subject in Chinese.
     """
     question, *others = [split_words(text) for text in texts]
     ngrams = set().union(*(list_ngrams(words, n) for words in (question, *others)))
@@ -148,6 +149,39 @@ def test_a_short_answer_is_found_only_after_its_question():
     assert list_overlaps([*found, *missed], items) == [(n, 0) for n in range(5)]
     index = build_overlap_index(items)
     assert (index.item_count, index.skipped_item_count, index.short_text_count) == (1, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("question", "is_found"),
+    [
+        ("谁发明了电话？", True),
+        ("水力磨在哪？", False),  # five characters
+        ("水力磨坊在哪？", True),
+        ("電話發明者？", False),
+        ("電話の発明者？", True),
+        ("下列哪項磨坊？", False),  # two characters name a subject
+        ("以下何者正確？", False),
+        ("これはどれか？", False),
+    ],
+)
+def test_a_question_of_six_characters_about_a_subject_is_compared_with_its_choices(
+    question, is_found
+):
+    choices = ["在老城区的桥旁边的河岸上", "在山上的城堡和教堂之间", "在海边"]
+    items = [[question, *choices]]
+    labelled = " ".join(f"{letter}. {text}" for letter, text in zip("ABC", choices, strict=True))
+    for text in (f"{question}{'；'.join(choices)}", f"测验：{question} {labelled}。完"):
+        assert list_overlaps([text], items) == [(0, 0)] * is_found
+    for text in (question, "".join(choices), f"{question[:3]}{''.join(choices)}"):
+        assert list_overlaps([text], items) == []
+    assert build_overlap_index(items).skipped_item_count == 1 - is_found
+
+
+def test_a_short_answer_after_six_ideographs_needs_thirteen_words_together():
+    question, answer = "谁发明了电话？", "亚历山大贝尔"
+    assert list_overlaps([question + answer], [[question, answer]]) == []
+    assert build_overlap_index([[question, answer]]).skipped_item_count == 1
+    assert list_overlaps([question + answer], [[question, answer]], n=6) == [(0, 0)]
 
 
 def test_short_texts_without_a_question_are_not_searched_for_together():

@@ -61,6 +61,13 @@ def test_reported_numbers_are_found():
     ]
 
 
+def test_a_number_may_begin_inside_digits_with_two_separators():
+    assert list_phones("0170.66.0086.-1-612-879-6242 x12)", ("US",)) == ["1-612-879-6242 x12"]
+    assert list_phones("020008-027--124-285-0455 ", ("DE", "IN")) == ["124-285-0455"]
+    for number_text in ("020008-027-124-285-0455", "0170.66.0086.612-879-6242"):
+        assert list_phones(number_text, ("US",)) == []
+
+
 @pytest.mark.parametrize("region", REGIONS)
 def test_example_numbers_are_found_after_a_word_in_the_language_of_the_country(region):
     for value in (value for r, value in list_examples() if r == region):
@@ -138,10 +145,63 @@ def test_other_numbers_are_no_telephone_numbers_of_any_region(template):
         ("phone 131234", ("AU",), ["131234"]),
         ("call\n\n6502530000", ("US",), []),
         ("Phone 650-253-0000—ask", ("US",), ["650-253-0000"]),
+        # Where the national prefix is optional, numbers are written with it and without it.
+        ("Ask Ann, 011 2345-6789, today", ("AR",), ["011 2345-6789"]),
+        ("Ask Ann, 11 2345-6789, today", ("AR",), ["11 2345-6789"]),
+        ("Ask Ann, 8 (912) 345-67-89, today", ("RU",), ["8 (912) 345-67-89"]),
+        ("Ask Ann, 912 345-67-89, today", ("RU",), ["912 345-67-89"]),
+        ("Ask Ann, 0501 234 56 78, today", ("TR",), ["0501 234 56 78"]),
+        ("Ask Ann, 501 234 56 78, today", ("TR",), ["501 234 56 78"]),
+        ("Ask Ann, (11) 2345-6789, today", ("BR",), ["(11) 2345-6789"]),
+        ("Ask Ann, 11 2345-6789, today", ("BR",), []),
     ],
 )
 def test_the_limits_of_telephone_numbers(text, regions, values):
     assert list_phones(text, regions) == values
+
+
+@pytest.mark.parametrize(
+    ("region", "text"),
+    [
+        ("US", "contact {}"),
+        ("US", "Contact: {}"),
+        ("US", "contact no. {}"),
+        ("US", "Contact number is {}"),
+        ("US", "reach me at {}"),
+        ("US", "Text us at {} today"),
+        ("US", "hotline {}"),
+        ("US", "24-hour hotline: {}"),
+        ("DE", "Kontakt: {}"),
+        ("DE", "erreichbar unter {}"),
+        ("DE", "Sie erreichen uns unter {}"),
+        ("FR", "joignable au {}"),
+        ("FR", "nous joindre au {}"),
+        ("IT", "contattateci al {}"),
+        ("PL", "kontakt {}"),
+        ("CN", "请拨打{}"),
+        ("JP", "連絡先：{}"),
+    ],
+)
+def test_an_unseparated_number_is_found_after_a_word_for_a_contact(region, text):
+    number = phonenumbers.example_number_for_type(region, phonenumbers.PhoneNumberType.MOBILE)
+    form = phonenumbers.PhoneNumberFormat.NATIONAL
+    digits = re.sub(r"\D", "", phonenumbers.format_number(number, form))
+    assert list_phones(text.format(digits), (region,)) == [digits]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "contact lenses sold: 6502530000, contacts: 6502530000 rows",
+        "in contact with 6502530000 people, eye contact for 6502530000 ms",
+        "contact id 6502530000, contact #830982, contact form 2024-01-02 10:11:12",
+        "contact: order no. 6502530000, Kontaktformular Rechnung Nr. 6502530000",
+        "Kontaktlinsen 6502530000 Stück, sie erreichten 6502530000 Euro",
+        "text me 6502530000 times, reach us by 2019 2020 2021",
+    ],
+)
+def test_other_numbers_after_a_word_for_a_contact_are_no_telephone_numbers(text):
+    assert list_phones(text, ("US", "DE")) == []
 
 
 @pytest.mark.parametrize(("gap", "there"), [(1, True), (12, True), (13, False)])
