@@ -7,8 +7,9 @@ sentence. ``__pydantic_config__`` makes pydantic refuse unknown keys where a cal
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from hallmark.model.config_checks import Range, check_field_ranges, check_field_types
 
@@ -264,8 +265,12 @@ class TrainConfig:
             and far less memory.
         parallel: how several processes share the model: with ``ddp`` each process holds the whole
             model, with ``fsdp`` (FSDP2) a part of each tensor.
-        processes: number of processes that share each batch; 0 means one for each GPU, or one on
-            the CPU.
+        processes: number of processes on each host; all processes share each batch. 0 means one
+            for each GPU, or one on the CPU.
+        hosts: number of hosts that train together. The first one runs the config; on the others,
+            run ``hallmark join-training``.
+        rendezvous: address of the first host at which the others join, such as
+            ``10.0.0.1:29500``; required for several hosts.
         sample_count: number of sample texts to generate at each validation. A decoder starts from
             the begin-of-text token, an encoder-decoder from corrupted validation rows.
         sample_tokens: maximum length of a sample text, in tokens.
@@ -310,6 +315,8 @@ class TrainConfig:
     activation_checkpointing: bool = False
     parallel: ParallelMode = "ddp"
     processes: SmallNonNegativeCount = 0
+    hosts: SmallCount = 1
+    rendezvous: str = ""
     sample_count: SmallNonNegativeCount = 2
     sample_tokens: PositiveCount = 64
     on_divergence: DivergenceAction = "stop"
@@ -319,13 +326,26 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_field_types(self)
         check_field_ranges(self)
-        if self.batch_size % (self.accumulation_steps * max(1, self.processes)):
+        if self.batch_size % (self.accumulation_steps * max(1, self.processes) * self.hosts):
             processes_factor = f" x processes {self.processes}" if self.processes > 1 else ""
+            hosts_factor = f" x hosts {self.hosts}" if self.hosts > 1 else ""
             raise ValueError(
-                f"batch_size {self.batch_size} is not divisible by "
-                f"accumulation_steps {self.accumulation_steps}{processes_factor}: change one of "
-                "these settings."
+                f"batch_size {self.batch_size} is not divisible by accumulation_steps "
+                f"{self.accumulation_steps}{processes_factor}{hosts_factor}: change one of these "
+                "settings."
             )
+        if self.hosts > 1 and not self.rendezvous:
+            raise ValueError(
+                f"hosts is {self.hosts}, but rendezvous is not set: set rendezvous to an address "
+                "of the first host and a free port, such as 10.0.0.1:29500."
+            )
+        if self.rendezvous:
+            self.parse_rendezvous()
+            if self.hosts == 1:
+                raise ValueError(
+                    "rendezvous is set, but hosts is 1: set hosts to the number of hosts that "
+                    "train together, or remove rendezvous."
+                )
         if self.optimizer == "muon" and self.parallel == "fsdp":
             raise ValueError(
                 "The optimizer 'muon' needs whole matrices, but with parallel = 'fsdp' each "
@@ -344,6 +364,30 @@ class TrainConfig:
             )
         if self.spike_factor:
             Range(1.0, 1e6).check_value("spike_factor", self.spike_factor)
+
+    def parse_rendezvous(self) -> RendezvousAddress:
+        """Return the address at which hosts join.
+
+        Raises:
+            ValueError: It is no address.
+        """
+        match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9.-]{0,252}):(\d{1,5})", self.rendezvous)
+        if match is None or not 0 < int(match[2]) < 2**16:
+            raise ValueError(
+                f"rendezvous must be HOST:PORT with an IPv4 address or a name, such as "
+                f"10.0.0.1:29500, not {self.rendezvous!r}."
+            )
+        return RendezvousAddress(match[1], int(match[2]))
+
+
+class RendezvousAddress(NamedTuple):
+    """The address at which the hosts of a training meet."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
 
 
 #: The architecture that each objective trains.
@@ -376,6 +420,8 @@ BATCH_INVARIANT_SETTINGS = frozenset(
         "device",
         "threads",
         "processes",
+        "hosts",
+        "rendezvous",
         "parallel",
         "checkpoint_every",
         "log_spaced_checkpoints",

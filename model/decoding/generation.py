@@ -96,7 +96,7 @@ def generate(
         )
     if temperature == 0.0 and samples > 1:
         raise ValueError(
-            "With temperature 0 (greedy decoding) all samples of a prompt would be equal: set "
+            "With temperature 0 (greedy decoding), all samples of a prompt would be identical: set "
             "samples to 1, or increase temperature."
         )
     check_prompts(model, prompts, sources, max_new_tokens)

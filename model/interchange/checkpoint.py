@@ -42,9 +42,21 @@ WEIGHTS_FILE, CONFIG_FILE, TOKENIZER_FILE = "model.safetensors", "config.json", 
 #: First bytes of the small text files that Git LFS keeps in place of large files.
 LFS_POINTER_START = b"version https://git-lfs.github.com/spec/"
 
+#: Number of characters of the message of an error.
+MAX_MESSAGE_CHARACTERS = 1000
+
 
 class CheckpointError(ValueError):
-    """A folder cannot be loaded as a checkpoint; the message says which and why."""
+    """A folder cannot be loaded as a checkpoint; the message says which and why.
+
+    A message that repeats a long value of a file is cut in the middle.
+    """
+
+    def __init__(self, message: str) -> None:
+        if len(message) > MAX_MESSAGE_CHARACTERS:
+            half = MAX_MESSAGE_CHARACTERS // 2
+            message = f"{message[:half]} … {message[-half:]}"
+        super().__init__(message)
 
 
 def check_no_lfs_pointer(path: Path) -> None:
@@ -166,7 +178,7 @@ def was_trained_on_pairs(folder: str | Path) -> bool:
     pairs_flag = settings.get("pairs", False)
     if not isinstance(pairs_flag, bool):
         raise CheckpointError(
-            f"{path}: the setting pairs must be true or false, not {pairs_flag!r}."
+            f"{path}: the setting 'pairs' must be true or false, not {pairs_flag!r}."
         )
     return pairs_flag or settings.get("objective") == "seq2seq"
 
@@ -222,7 +234,10 @@ def load_checkpoint(
             check_shapes_match(path, expected_shapes, actual_shapes)
             weights = {name: file.get_tensor(name) for name in actual_shapes}
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is truncated or not a safetensors file: {error}.") from error
+        reason = str(error).encode("unicode_escape").decode()  # it may repeat a part of the file
+        raise CheckpointError(
+            f"{path} is truncated or not a safetensors file: {reason[:300]}."
+        ) from error
     check_all_float(path, weights)
     model = make_uninitialised_model(config, device)
     if config.tie_embeddings:

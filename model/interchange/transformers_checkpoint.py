@@ -169,7 +169,7 @@ def import_transformers(folder: str | Path, device: str | torch.device = "cpu") 
         own_tensors = _to_own_tensors(folder, family, config, transformers_tensors)
     except (RuntimeError, TypeError, IndexError) as error:
         raise CheckpointError(
-            f"{folder}: the shape of a tensor does not match its config.json: "
+            f"{folder}: the shape of a tensor does not match the folder's config.json: "
             f"{str(error).splitlines()[0]}."
         ) from error
     model = make_uninitialised_model(config, device)
@@ -203,7 +203,7 @@ def _to_own_tensors(
         if tensor.shape != expected_shape:
             raise CheckpointError(
                 f"{folder}: {mapping.transformers_names[0]} has shape {tuple(tensor.shape)}, but "
-                f"its config requires {tuple(expected_shape)}."
+                f"config.json requires {tuple(expected_shape)}."
             )
         if family.has_halved_sinusoids:
             tensor = _permute_residual_dimensions(

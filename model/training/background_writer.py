@@ -77,6 +77,7 @@ class BackgroundWriter:
                 with write_file_atomically(table_path) as path:
                     pq.write_table(pa.Table.from_pylist(rows, TABLE_SCHEMAS[name]), path)
         snapshot.write_state(self.work_folder)
+        emit_event("state", step=step)
         remove_old_states(self.work_folder, self.config)
         if model is not None:
             emit_checkpoint_event(folder)

@@ -7,8 +7,8 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,10 +20,14 @@ from hallmark.model.config import (
 )
 
 TERMINATED_EXIT_CODE = 143
+#: Exit code of a process that stops because another process of its training has ended.
+PEER_ENDED_EXIT_CODE = 76
 #: Option after the job's path: exit when standard input ends.
 WATCH_STDIN_OPTION = "--watch-stdin"
+#: Option after the job's path: join the training of another host.
+JOIN_OPTION = "--join"
 REQUIRED_KEYS = {"model", "train", "data", "tokenizer", "work"}
-OPTIONAL_KEYS = {"start", "examples", "frozen"}
+OPTIONAL_KEYS = {"start", "examples", "frozen", "versions"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class TrainingJob:
         uses_examples: whether the data are files of examples (see ``training.examples``) instead of
             packed tables: fine-tuning.
         has_frozen_body: whether only the output layer is trained, on features without dropout.
+        versions: versions of the code and the libraries, which all hosts of the training must have;
+            the trainer itself does not read them.
     """
 
     model_config: ModelConfig
@@ -55,6 +61,7 @@ class TrainingJob:
     start_checkpoint: Path | None
     uses_examples: bool = False
     has_frozen_body: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def trains_on_pairs(self) -> bool:
@@ -81,7 +88,7 @@ def read_job(job_path: str) -> TrainingJob:
     data_keys = {"train", "validation", "groups"}
     if not isinstance(data_settings, dict) or not set(data_settings) <= data_keys:
         raise ValueError(
-            f"The job {job_path}: data must be an object with the key train and, optionally, the "
+            f"Job {job_path}: data must be an object with the key train and, optionally, the "
             "keys validation and groups."
         )
     for name, value, is_required in (
@@ -92,7 +99,7 @@ def read_job(job_path: str) -> TrainingJob:
     ):
         is_path = isinstance(value, str) and value and "\0" not in value
         if not is_path and (is_required or value is not None):
-            raise ValueError(f"The job {job_path}: {name} must be a path, not {value!r}.")
+            raise ValueError(f"Job {job_path}: {name} must be a path, not {value!r}.")
     for name in ("train", "validation"):
         value = data_settings.get(name)
         is_path_list = (
@@ -101,13 +108,14 @@ def read_job(job_path: str) -> TrainingJob:
         is_absent = value is None and name == "validation"
         if not ((isinstance(value, str) and value) or is_path_list or is_absent):
             raise ValueError(
-                f"The job {job_path}: data.{name} must be a path or a list of paths, not {value!r}."
+                f"Job {job_path}: data.{name} must be a path or a list of paths, not {value!r}."
             )
     for name in ("examples", "frozen"):
         if not isinstance(job.get(name, False), bool):
-            raise ValueError(
-                f"The job {job_path}: {name} must be true or false, not {job[name]!r}."
-            )
+            raise ValueError(f"Job {job_path}: {name} must be true or false, not {job[name]!r}.")
+    versions = job.get("versions", {})
+    if not isinstance(versions, dict) or not all(isinstance(v, str) for v in versions.values()):
+        raise ValueError(f"Job {job_path}: versions must be an object whose values are texts.")
     return TrainingJob(
         config_from_dict(ModelConfig, job["model"]),
         config_from_dict(TrainConfig, job["train"]),
@@ -119,6 +127,7 @@ def read_job(job_path: str) -> TrainingJob:
         Path(job["start"]) if job.get("start") else None,
         job.get("examples", False),
         job.get("frozen", False),
+        versions,
     )
 
 

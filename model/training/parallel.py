@@ -9,7 +9,7 @@ training may resume with another number of processes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from hallmark.model.architecture import Transformer
 from hallmark.model.batch import Batch
 from hallmark.model.config import ParallelMode
 from hallmark.model.training.hardware import compile_with_cpp_wrapper_on_cpu
+from hallmark.model.training.job import PEER_ENDED_EXIT_CODE
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -31,14 +32,26 @@ def is_under_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def launch_with_torchrun(process_count: int, module: str, arguments: list[str]) -> int:
+def launch_with_torchrun(
+    process_count: int,
+    module: str,
+    arguments: Sequence[str],
+    host_options: Sequence[str] = ("--standalone",),
+) -> int:
     """Start ``python -m module arguments`` in ``process_count`` processes on this machine.
 
     SIGTERM is passed on, and torchrun gives the processes 30 seconds to save and exit.
 
+    Args:
+        process_count: Number of processes.
+        module: The module.
+        arguments: Its arguments.
+        host_options: Options of torchrun that say which hosts train together; by default this one
+            alone.
+
     Returns:
         The exit code of the first failed process, or 0; 128 + the signal's number if a signal ended
-        it.
+        it. A process that only stopped because another one had ended counts last.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -49,11 +62,15 @@ def launch_with_torchrun(process_count: int, module: str, arguments: list[str]) 
     )
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (core_count or 1) // process_count)))
     try:
-        main(["--standalone", f"--nproc-per-node={process_count}", "-m", module, *arguments])
+        main([*host_options, f"--nproc-per-node={process_count}", "-m", module, *arguments])
     except SignalException as error:
         return 128 + int(error.sigval)
     except ChildFailedError as error:
-        exit_code = int(error.get_first_failure()[1].exitcode)
+        first_failure = min(
+            error.failures.values(),
+            key=lambda failure: (failure.exitcode == PEER_ENDED_EXIT_CODE, failure.timestamp),
+        )
+        exit_code = int(first_failure.exitcode)
         return exit_code if exit_code >= 0 else 128 - exit_code
     return 0
 

@@ -108,13 +108,17 @@ class Trainer:
 
     def _collect_resumable_settings(self) -> dict[str, Any]:
         """Return the current values of the settings that may change when a training resumes."""
-        setting_names = (BATCH_INVARIANT_SETTINGS | set(SCHEDULE_SETTINGS)) - {"keep_states"}
+        setting_names = (BATCH_INVARIANT_SETTINGS | set(SCHEDULE_SETTINGS)) - {
+            "keep_states",
+            "rendezvous",
+        }
         settings = {
             name: value
             for name, value in config_to_dict(self.config).items()
             if name in setting_names
         }
-        settings |= {"device": self.device.type, "processes": self.world.size}
+        processes = self.world.size // self.config.hosts
+        settings |= {"device": self.device.type, "processes": processes}
         return settings | {"precision": self.precision_name, "compile": self.is_compiled}
 
     @property

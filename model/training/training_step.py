@@ -133,8 +133,8 @@ class TrainingStep:
             if earlier_skipped:
                 description += f" (skipped steps immediately before it: {earlier_skipped})"
             raise TrainingError(
-                f"Step {metrics.step} diverged: {description}. Reduce learning_rate (now "
-                f"{config.learning_rate}) or max_grad_norm (now {config.max_grad_norm})."
+                f"Training diverged at step {metrics.step}: {description}. Reduce learning_rate "
+                f"(now {config.learning_rate}) or max_grad_norm (now {config.max_grad_norm})."
             )
         if self.world.is_first:
             emit_event("skipped", step=metrics.step, message=f"{description}: the step is skipped")

@@ -30,7 +30,7 @@ IDENTITY_DIFFERENCES = {
     "model": "another model config",
     "train": "other training settings",
     "data": "other data",
-    "start": "another start checkpoint",
+    "start": "another checkpoint to start from",
     "frozen": "another value of 'frozen'",
     "draws": "other random draws",
 }

@@ -62,6 +62,7 @@ from hallmark.tasks.training.trainer_process import iter_trainer_events
 from hallmark.tasks.training.training_resumption import (
     SETTINGS,
     build_settings_table,
+    fetch_stored_state,
     select_batch_settings,
 )
 
@@ -95,9 +96,7 @@ class FinetuneConfig(StageConfig):
         description="which weights are trained: all weights, or only those of the output layer "
         "(head), with all other weights frozen",
     )
-    train: TrainConfig = Field(
-        TrainConfig(**FINETUNING_DEFAULTS), description="settings of the training"
-    )
+    train: TrainConfig = Field(TrainConfig(**FINETUNING_DEFAULTS), description="training settings")
 
     @field_validator("train", mode="before")
     @classmethod
@@ -110,6 +109,13 @@ class FinetuneConfig(StageConfig):
                     f"'{name}' is determined by the task and the checkpoint; remove the setting"
                 )
         return FINETUNING_DEFAULTS | value
+
+    @field_validator("train")
+    @classmethod
+    def _reject_several_hosts(cls, value: TrainConfig) -> TrainConfig:
+        if value.hosts > 1:
+            raise ValueError("fine-tuning runs on one host; remove 'hosts' and 'rendezvous'")
+        return value
 
     @field_serializer("train")
     def _serialize_without_derived(self, train_config: TrainConfig) -> dict[str, Any]:
@@ -283,6 +289,7 @@ def write_trainer_job(
     encoded_by_split: dict[str, EncodedRows],
     config: FinetuneConfig,
     work_area: Path,
+    training_folder: Path,
 ) -> Path:
     """Write the trainer's job file and its examples."""
     work_area.mkdir(parents=True, exist_ok=True)
@@ -297,7 +304,7 @@ def write_trainer_job(
         "train": train_settings,
         "data": data_paths,
         "tokenizer": str(base.tokenizer_path),
-        "work": str(work_area / "training"),
+        "work": str(training_folder),
         "start": str(base.folder),
         "examples": True,
         "frozen": config.trained_weights == "head",
@@ -372,11 +379,17 @@ def finetune(checkpoint: Artifact, config: FinetuneConfig, context: StageContext
     for split, outcome, row_count in outcome_counts:
         if row_count and outcome != "used" and split:
             log.warning("finetune: %s, %s: %s", split, outcome, format_count(row_count, "row"))
-    job_path = write_trainer_job(base, model_config, encoded_by_split, config, context.work_area)
+    training_folder = context.work_area / "training"
+    fetch_stored_state(context, training_folder)
+    job_path = write_trainer_job(
+        base, model_config, encoded_by_split, config, context.work_area, training_folder
+    )
     with closing(
         iter_trainer_events(job_path, context.work_area / "trainer.stderr")
     ) as trainer_events:
-        training = handle_trainer_events(trainer_events, context, config.train.steps)
+        training = handle_trainer_events(
+            trainer_events, context, training_folder, config.train.steps
+        )
     last_checkpoint = training.checkpoint_by_step[max(training.checkpoint_by_step)]
     model = load_checkpoint(
         last_checkpoint.fetch_directory(), resolve_torch_device(config.train.device)
@@ -387,7 +400,7 @@ def finetune(checkpoint: Artifact, config: FinetuneConfig, context: StageContext
         else:
             evaluation = evaluate_labels(model, config.task, rows, encoded_by_split)
     export_to_transformers(model, base, context)
-    training_log = read_training_log(context.work_area / "training" / "log")
+    training_log = read_training_log(training_folder / "log")
     context.get_table_writer("predictions").write(
         rows_to_table(
             [replace(prediction, precision=precision) for prediction in evaluation.predictions],

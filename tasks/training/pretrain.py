@@ -1,9 +1,10 @@
 """Pretrain a model on packed sequences in a separate process.
 
 The trainer (`python -m hallmark.model.training.run`) keeps its state in the work area and reports
-its progress in JSON lines. This stage starts it, restarts it if it is killed, and commits each
-checkpoint as soon as it is complete. The trainer ends with this process: its standard input is a
-pipe that only this process holds open.
+its progress in JSON lines. This stage starts it, restarts it if it is killed, commits each
+checkpoint as soon as it is complete, and sends each state to a store that is no local folder. The
+trainer ends with this process: its standard input is a pipe that only this process holds open. With
+several hosts, the trainers of the others join that of this stage; see ``training.hosts``.
 """
 
 from __future__ import annotations
@@ -36,20 +37,29 @@ from hallmark.tasks.contract import (
     StageConfig,
     StageContext,
     Table,
+    UsageError,
     column,
     hash_file,
+    sha256_hex,
     stage,
     table_schema,
+    to_canonical_json,
 )
 from hallmark.tasks.training.document_reads import COVERAGE, DOCUMENT_READS, write_read_tables
-from hallmark.tasks.training.trainer_process import TrainerEvent, iter_trainer_events
+from hallmark.tasks.training.trainer_process import (
+    MAX_RESTARTS,
+    TrainerEvent,
+    iter_trainer_events,
+)
 from hallmark.tasks.training.training_resumption import (
+    JOB_FILE,
     SETTINGS,
     SettingsSegment,
     build_settings_table,
     choose_training_folder,
     preserve_resumable_states,
     select_past_step_settings,
+    send_state,
 )
 from hallmark.tasks.training.validation_groups import build_validation_groups
 
@@ -67,7 +77,7 @@ class PretrainConfig(StageConfig):
         description="settings of the model; `vocab_size` and `context` must not be set here, "
         "because they are taken from the tokenizer and from the setting `pack.context`",
     )
-    train: TrainConfig = Field(TrainConfig(), description="settings of the training")
+    train: TrainConfig = Field(TrainConfig(), description="training settings")
 
     @field_validator("model", mode="before")
     @classmethod
@@ -267,7 +277,7 @@ def write_trainer_job(
         )
         data_paths |= {"validation": validation_paths, "groups": str(groups_path)}
     model_settings = config_to_dict(config.model) | derived_settings
-    job = {
+    job: dict[str, Any] = {
         "model": model_settings
         if start_checkpoint is None
         else read_start_model_settings(start_checkpoint, config, derived_settings),
@@ -277,7 +287,9 @@ def write_trainer_job(
         "work": str(training_folder),
         "start": None if start_checkpoint is None else str(start_checkpoint.fetch_directory()),
     }
-    job_path = work_area / "job.json"
+    if config.train.hosts > 1:
+        job["versions"] = read_training_versions()
+    job_path = work_area / JOB_FILE
     job_path.write_text(json.dumps(job, indent=1))
     return job_path
 
@@ -304,11 +316,11 @@ def read_start_model_settings(
         model_settings = config_to_dict(read_model_config(start_checkpoint.fetch_directory()))
     except CheckpointError as error:
         raise HallmarkError(
-            f"training cannot continue from the start checkpoint: {str(error).rstrip('.')}"
+            f"training cannot continue from the given checkpoint: {str(error).rstrip('.')}"
         ) from error
     if model_settings["labels"]:
         raise HallmarkError(
-            "training cannot continue from the start checkpoint: the model predicts labels and "
+            "training cannot continue from the given checkpoint: the model predicts labels and "
             "cannot generate text"
         )
     default_settings = config_to_dict(ModelConfig())
@@ -327,10 +339,27 @@ def read_start_model_settings(
                 f"{config.train.objective}",
             }
             raise HallmarkError(
-                f"{setting_names.get(name, f'pretrain.model.{name}')} is {value}, but in the start "
-                f"checkpoint it is {model_settings[name]}; use the value from the checkpoint"
+                f"{setting_names.get(name, f'pretrain.model.{name}')} is {value}, but in the "
+                f"checkpoint from which training starts it is {model_settings[name]}; "
+                "use the value from the checkpoint"
             )
     return model_settings
+
+
+def read_training_versions() -> dict[str, str]:
+    """Return the versions that all hosts of a training must have: of code and libraries."""
+    code_digest = sha256_hex(to_canonical_json(pretrain.compute_code_digests()))
+    return {"the code of Hallmark": code_digest, **pretrain.read_library_versions()}
+
+
+def check_hosts_share_store(train_config: TrainConfig, *, is_folder: bool) -> None:
+    """Raise UsageError if several hosts train together, but the store is no folder."""
+    if train_config.hosts > 1 and not is_folder:
+        raise UsageError(
+            f"pretrain.train.hosts is {train_config.hosts}, but the store is no folder; hosts that "
+            "train together read data and states from the folder of the store, so use a store in a "
+            "folder that they share, or set pretrain.train.hosts to 1"
+        )
 
 
 # Checkpoints and the log ---------------------------------------------------------------------
@@ -423,13 +452,17 @@ class TrainingResult(NamedTuple):
 
 
 def handle_trainer_events(
-    trainer_events: Iterable[TrainerEvent], context: StageContext, total_steps: int
+    trainer_events: Iterable[TrainerEvent],
+    context: StageContext,
+    training_folder: Path,
+    total_steps: int,
 ) -> TrainingResult:
-    """Report and log the trainer's events, and commit its checkpoints.
+    """Report and log the trainer's events, commit its checkpoints, and send its states.
 
     Raises:
         HallmarkError: The trainer reports an error.
         PolicyViolationError: The audit of a checkpoint requested to stop the training.
+        LeaseLostError: Another process has taken the training over.
     """
     checkpoint_by_step: dict[int, Artifact] = {}
     settings_history: list[SettingsSegment] = []
@@ -438,6 +471,16 @@ def handle_trainer_events(
         match event["event"]:
             case "waiting":
                 log.info("trainer: waiting for an earlier training process to end")
+            case "hosts":
+                log.warning(
+                    "trainer: %d of %d hosts have joined the training at %s%s",
+                    event["joined"],
+                    event["hosts"],
+                    event["rendezvous"],
+                    "; on each of the others, run: hallmark join-training"
+                    if event["joined"] < event["hosts"]
+                    else "",
+                )
             case "start":
                 start_values = (
                     event[name]
@@ -481,6 +524,8 @@ def handle_trainer_events(
                 context.report_metrics(event["step"], {"validation_bits_per_token": bits_per_token})
             case "skipped":
                 log.warning("trainer: step %d: %s", event["step"], event["message"])
+            case "state":
+                send_state(context, training_folder, event["step"])
             case "checkpoint":
                 step = event["step"]
                 checkpoint_by_step[step] = commit_checkpoint(context, Path(event["path"]), step)
@@ -535,7 +580,8 @@ def pretrain(
         context: Context of the stage.
     """
     train_config, work_area = config.train, context.work_area
-    training_folder = choose_training_folder(work_area, train_config)
+    check_hosts_share_store(train_config, is_folder=context.stored_states is None)
+    training_folder = choose_training_folder(context, train_config)
     job_path = write_trainer_job(
         packed_corpus,
         tokenizer,
@@ -546,8 +592,16 @@ def pretrain(
         work_area,
         training_folder,
     )
-    with closing(iter_trainer_events(job_path, work_area / "trainer.stderr")) as trainer_events:
-        training = handle_trainer_events(trainer_events, context, train_config.steps)
+    trainer_events = iter_trainer_events(
+        job_path,
+        work_area / "trainer.stderr",
+        # After a restart the others would have to join again.
+        max_restarts=0 if train_config.hosts > 1 else MAX_RESTARTS,
+    )
+    with closing(trainer_events):
+        training = handle_trainer_events(
+            trainer_events, context, training_folder, train_config.steps
+        )
     context.get_table_writer("settings").write(
         build_settings_table(training.settings_history, train_config.steps)
     )

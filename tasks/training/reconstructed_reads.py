@@ -34,11 +34,12 @@ class ReconstructReadsConfig(StageConfig):
     """The step of a checkpoint and the settings of its training; the checkpoint has both."""
 
     step: int = Field(description="optimizer step of the checkpoint")
-    train: ReadOrderConfig = Field(description="settings of the training")
+    train: ReadOrderConfig = Field(description="training settings")
 
 
 AUDITED_CHECKPOINT = table_schema(
-    "The checkpoint for which the reads were reconstructed, in one row.",
+    "The checkpoint for which the stage reconstructed which documents the model had read, in one "
+    "row.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("content_digest", pa.string(), "id", "digest of the checkpoint's files"),
 )

@@ -57,7 +57,8 @@ SCORES = table_schema(
         pa.int32(),
         "id",
         "number of the label in the model's config.json, starting at 0; labels unknown to the "
-        "model have subsequent numbers; null if the metric is computed for all labels together",
+        "model are numbered after the model's labels; null if the metric is computed for "
+        "all labels together",
     ),
     column(
         "value",

@@ -30,8 +30,16 @@ TrainerEvent = dict[str, Any]
 
 
 @contextmanager
-def start_trainer(job_path: Path, stderr_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start a trainer; kill its process group when the block ends."""
+def start_trainer(
+    job_path: Path, stderr_path: Path, *options: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a trainer; kill its process group when the block ends.
+
+    Args:
+        job_path: The job.
+        stderr_path: File for what the trainer writes to stderr.
+        options: Further options of the trainer.
+    """
     with stderr_path.open("w") as stderr:
         process = subprocess.Popen(
             [
@@ -40,6 +48,7 @@ def start_trainer(job_path: Path, stderr_path: Path) -> Iterator[subprocess.Pope
                 "hallmark.model.training.run",
                 str(job_path.absolute()),
                 WATCH_STDIN_OPTION,
+                *options,
             ],
             stdin=subprocess.PIPE,  # Its end signals the trainer that this process died.
             stdout=subprocess.PIPE,
@@ -58,14 +67,22 @@ def start_trainer(job_path: Path, stderr_path: Path) -> Iterator[subprocess.Pope
         process.wait()
 
 
-def iter_trainer_events(job_path: Path, stderr_path: Path) -> Generator[TrainerEvent, None, None]:
+def iter_trainer_events(
+    job_path: Path, stderr_path: Path, *options: str, max_restarts: int = MAX_RESTARTS
+) -> Generator[TrainerEvent, None, None]:
     """Yield events of the trainer until it is done; restart it if it is killed.
 
+    Args:
+        job_path: The job.
+        stderr_path: File for what the trainer writes to stderr.
+        options: Further options of the trainer.
+        max_restarts: Maximum number of restarts.
+
     Raises:
-        HallmarkError: The trainer failed, or was killed more than MAX_RESTARTS times.
+        HallmarkError: The trainer failed, or was killed more than ``max_restarts`` times.
     """
-    for attempt in range(MAX_RESTARTS + 1):
-        with start_trainer(job_path, stderr_path) as process:
+    for attempt in range(max_restarts + 1):
+        with start_trainer(job_path, stderr_path, *options) as process:
             log.info("trainer: process %d started", process.pid)
             assert process.stdout is not None
             for line in process.stdout:
@@ -84,10 +101,11 @@ def iter_trainer_events(job_path: Path, stderr_path: Path) -> Generator[TrainerE
                 f"{_read_last_error_line(stderr_path)}"
             )
         signal_name = signal.Signals(signal_number).name
-        if attempt < MAX_RESTARTS:
+        if attempt < max_restarts:
             log.warning("trainer: killed by %s; resuming from the last saved state", signal_name)
+    kills = f"{attempt + 1} times, the last time by" if attempt else "by"
     raise HallmarkError(
-        f"the trainer was killed {MAX_RESTARTS + 1} times, the last time by {signal_name}; if the "
+        f"the trainer was killed {kills} {signal_name}; if the "
         "machine ran out of memory, raise train.accumulation_steps and run again; training then "
         "resumes from the last saved state (if you change batch_size instead, training starts from "
         "scratch)"

@@ -1,15 +1,17 @@
-"""Resume a training from states that another training left in the work area they share.
+"""Resume a training from states that it left in the store, or that another training left.
 
 Trainings share a work area if they differ only in settings that change no batch or, with the
 schedules `wsd` and `constant`, in what determines the learning rates of later steps: the number of
 steps can be raised. Each schedule has its own folder in the area, so that no training deletes
-another's states.
+another's states. If the store is no local folder, the states of this training are sent to the
+store, and a training on another host begins with the newest of them.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -22,7 +24,16 @@ from hallmark.model.training.work_folder import (
     link_outputs_until,
     list_state_steps,
 )
-from hallmark.tasks.contract import column, sha256_hex, table_schema, to_canonical_json
+from hallmark.tasks.contract import (
+    StageContext,
+    column,
+    sha256_hex,
+    table_schema,
+    to_canonical_json,
+)
+
+#: Name of the trainer's job file in the work area; it records the data of the trainings.
+JOB_FILE = "job.json"
 
 #: Schedules whose first steps do not depend on the total number of steps.
 EXTENDABLE_SCHEDULES = ("wsd", "constant")
@@ -41,7 +52,8 @@ SETTINGS = table_schema(
         pa.string(),
         "label",
         "name of the setting in the config section `train`; for `device`, `precision`, "
-        "`processes` and `compile`, the recorded value is the one that was actually used",
+        "`processes` and `compile`, the recorded value is the one that was actually used "
+        "(`processes`: on each host)",
     ),
     column("value", pa.string(), "label", "value of the setting, as JSON"),
 )
@@ -73,14 +85,17 @@ def select_past_step_settings(recorded_config: RecordedConfig) -> RecordedConfig
     return batch_settings | {"train": train_settings}
 
 
-def choose_training_folder(work_area: Path, train_config: TrainConfig) -> Path:
+def choose_training_folder(context: StageContext, train_config: TrainConfig) -> Path:
     """Return the folder of a training in the work area.
 
-    If it has no state yet, link the newest state of another training from which it can continue.
+    If the store has a newer state of it, fetch that. If it has no state yet, link the newest state
+    of another training from which it can continue.
     """
+    work_area = context.work_area
     schedule_settings = {name: getattr(train_config, name) for name in SCHEDULE_SETTINGS}
     schedule_hash = sha256_hex(to_canonical_json(schedule_settings))[:8]
     folder = work_area / f"training-{schedule_hash}"
+    fetch_stored_state(context, folder)
     if not list_state_steps(folder):
         resumable_states = [
             (step, source_folder)
@@ -91,6 +106,25 @@ def choose_training_folder(work_area: Path, train_config: TrainConfig) -> Path:
             step, source_folder = max(resumable_states)
             link_outputs_until(source_folder, step, folder)
     return folder
+
+
+def fetch_stored_state(context: StageContext, training_folder: Path) -> None:
+    """Replace the folder of a training by a state of the store, if that has a newer one."""
+    if context.stored_states is not None:
+        newest_step = next(iter(list_state_steps(training_folder)), None)
+        context.stored_states.restore(training_folder, newest_step)
+
+
+def send_state(context: StageContext, training_folder: Path, step: int) -> None:
+    """Send a state, and the outputs until then, to the store in the background."""
+    if context.stored_states is not None:
+        # The trainer removes old states: if it has removed this one, a newer one follows.
+        with suppress(OSError):
+            context.stored_states.send(
+                training_folder.name,
+                step,
+                lambda copy_folder: link_outputs_until(training_folder, step, copy_folder),
+            )
 
 
 def preserve_resumable_states(work_area: Path, folder: Path, train_config: TrainConfig) -> set[str]:
@@ -108,8 +142,7 @@ def preserve_resumable_states(work_area: Path, folder: Path, train_config: Train
             work_area / folder.name.replace("training", "kept"),
         )
     preserved_names = {path.name for path in _list_training_folders(work_area) - {folder}}
-    # job.json records the data of the trainings.
-    return preserved_names | {"job.json"} if preserved_names else set()
+    return preserved_names | {JOB_FILE} if preserved_names else set()
 
 
 def _list_training_folders(work_area: Path) -> set[Path]:

@@ -99,7 +99,9 @@ def test_a_checkpoint_records_whether_it_was_trained_on_pairs(tmp_path, objectiv
         assert load_checkpoint(folder).is_trained_on_pairs == (pairs or objective == "seq2seq")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"pairs": "no"}))
-    with pytest.raises(CheckpointError, match="the setting pairs must be true or false, not 'no'"):
+    with pytest.raises(
+        CheckpointError, match="the setting 'pairs' must be true or false, not 'no'"
+    ):
         load_checkpoint(folder)
     del config["pairs"]
     (folder / "config.json").write_text(json.dumps(config))
@@ -162,6 +164,11 @@ def damage_truncate(folder):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def damage_header(folder):
+    header = json.dumps({"a": {"dtype": "\x1b[2J\n\r" + "a" * 9000}}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+
+
 def damage_config(**changes):
     def damage(folder):
         config = json.loads((folder / "config.json").read_text())
@@ -179,6 +186,7 @@ DAMAGES = {
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer.json"),
     "truncated": (damage_truncate, "truncated"),
     "empty weights": (lambda f: (f / "model.safetensors").write_bytes(b""), "truncated"),
+    "hostile header": (damage_header, r"unknown variant `\\x1b\[2J\\n\\raaa"),
     "config not JSON": (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
     "config too deep": (lambda f: (f / "config.json").write_text("[" * 10**5), "not valid JSON"),
     "config a list": (lambda f: (f / "config.json").write_text("[]"), "type None"),
@@ -222,3 +230,10 @@ def test_an_existing_checkpoint_is_never_overwritten(saved, tmp_path):
     with pytest.raises(OSError):
         save_checkpoint(tiny(d_model=64), folder, tokenizer_path=tmp_path / "tok.json")
     assert (folder / "model.safetensors").read_bytes() == before
+
+
+def test_a_message_with_a_long_value_is_cut_in_the_middle():
+    assert str(CheckpointError("a" * 1000)) == "a" * 1000
+    message = str(CheckpointError("FILE: " + "x" * 100_000 + "; remedy"))
+    assert len(message) < 1010
+    assert message.startswith("FILE: xxx") and " … " in message and message.endswith("; remedy")

@@ -162,7 +162,7 @@ def test_a_divergent_step_leaves_no_output(inputs, tmp_path, checkpoint_every):
     train = {**DIVERGING, "precision": "fp32", "checkpoint_every": checkpoint_every}
     code, events = run(write_job(inputs, tmp_path / "stops", spike_factor=1.0, **train))
     assert code == 1
-    step = int(events[-1]["message"].split(" diverged:")[0].removeprefix("Step "))
+    step = int(events[-1]["message"].split(":")[0].removeprefix("Training diverged at step "))
     assert step > 20  # the guard accepts the first 20 steps
     assert run(write_job(inputs, tmp_path / "goes", **train))[0] == 0
     last_kept = (step - 1) // checkpoint_every * checkpoint_every

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from hallmark.model.config import ModelConfig, TrainConfig
-from hallmark.tasks.contract import Artifact, Session, Store, open_session
+from hallmark.tasks.contract import Artifact, Session, Store, open_session, stored_states
 from hallmark.tasks.training.pack import PackConfig, pack
 from hallmark.tasks.training.pretrain import PretrainConfig, pretrain
 from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
@@ -22,7 +22,7 @@ CONFIG = PretrainConfig(
 )
 
 
-def run(store: Path, config: PretrainConfig = CONFIG) -> tuple[Artifact, Artifact]:
+def run(store: Path | str, config: PretrainConfig = CONFIG) -> tuple[Artifact, Artifact]:
     """Pretrain in a store; return the packed corpus and the result."""
     with open_session(Session(Store(store))):
         corpus = split_corpus(200, parts=4)
@@ -43,5 +43,6 @@ def prepare_inputs(store: Path) -> tuple[Artifact, Artifact, Artifact, None, Non
 
 
 if __name__ == "__main__":
+    stored_states.SEND_INTERVAL_SECONDS = 0.0
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
-    print(run(Path(sys.argv[1]))[1].content_digest, flush=True)
+    print(run(sys.argv[1])[1].content_digest, flush=True)

@@ -410,6 +410,7 @@ def test_a_decoder_without_a_training_objective_is_rejected(tmp_path, labelled_w
     [
         ({"train": {"objective": "causal"}}, "'objective' is determined by the task"),
         ({"train": {"sample_count": 3}}, "'sample_count' is determined by the task"),
+        ({"train": {"hosts": 2, "rendezvous": "a:1"}}, "fine-tuning runs on one host; remove"),
         ({"trained_weights": "head"}, "set 'trained_weights' to 'all' for the task 'pairs'"),
         (
             {"data": {"path": "x", "test_share": 0.6, "validation_share": 0.4}},

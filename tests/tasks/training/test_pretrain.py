@@ -267,7 +267,8 @@ def test_an_error_of_the_trainer_is_raised_by_the_stage(tmp_path: Path) -> None:
     with (
         open_session(Session(Store(tmp_path))),
         pytest.raises(
-            HallmarkError, match=r"stage pretrain: Step \d+ diverged: .*Reduce learning_rate"
+            HallmarkError,
+            match=r"stage pretrain: Training diverged at step \d+: .*Reduce learning_rate",
         ),
     ):
         pretrain(*inputs, config)
@@ -374,7 +375,8 @@ def test_training_continues_from_a_checkpoint_with_its_tokenizer(
         packed = pack(corpus, start, PackConfig(context=32))
         continued = pretrain(packed, start, corpus, None, start, continued_config)
         with pytest.raises(
-            HallmarkError, match=r"pack\.context is 16, but in the start checkpoint it is 32"
+            HallmarkError,
+            match=r"pack\.context is 16, but in the checkpoint from which training starts it is 32",
         ):
             pretrain(
                 pack(corpus, start, PackConfig(context=16)),
@@ -386,7 +388,9 @@ def test_training_continues_from_a_checkpoint_with_its_tokenizer(
             )
         other = PretrainConfig(model=ModelConfig(d_model=64), train=continued_config.train)
         with pytest.raises(
-            HallmarkError, match=r"model\.d_model is 64, but in the start checkpoint it is 32"
+            HallmarkError,
+            match=r"model\.d_model is 64, but in the checkpoint from which training starts "
+            r"it is 32",
         ):
             pretrain(packed, start, corpus, None, start, other)
     first = continued["log"].read()["loss"].to_pylist()[0]

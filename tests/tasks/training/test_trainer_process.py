@@ -36,6 +36,16 @@ def test_a_killed_trainer_is_restarted_a_limited_number_of_times(
         list(trainer_process.iter_trainer_events(tmp_path / "job.json", tmp_path / "errors"))
 
 
+def test_a_trainer_without_restarts_is_killed_once(monkeypatch, tmp_path: Path) -> None:
+    ended_process = SimpleNamespace(pid=1, stdout=[], wait=lambda: -9)
+    monkeypatch.setattr(trainer_process, "start_trainer", lambda *_: nullcontext(ended_process))
+    events = trainer_process.iter_trainer_events(
+        tmp_path / "job.json", tmp_path / "errors", max_restarts=0
+    )
+    with pytest.raises(HallmarkError, match="the trainer was killed by SIGKILL; if the machine"):
+        list(events)
+
+
 def test_metrics_are_reported_during_training(tmp_path: Path) -> None:
     events: list[Event] = []
     inputs = prepare_inputs(tmp_path)
