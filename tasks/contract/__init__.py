@@ -24,7 +24,6 @@ from hallmark.tasks.contract.artifact import (
     Artifact,
     Table,
     TablePart,
-    compute_content_digest,
     doc_id_to_part_index,
 )
 from hallmark.tasks.contract.code_digests import compute_reached_code_digests, find_module_file
@@ -59,10 +58,19 @@ from hallmark.tasks.contract.corpus_tables import (
     ids_to_uint64_pairs,
     replace_columns,
 )
+from hallmark.tasks.contract.equivalent_versions import (
+    MIN_COMPARED_RUNS,
+    ComparedRun,
+    EquivalentVersion,
+    EquivalentVersions,
+    is_patch_release,
+    iter_library_versions,
+)
 from hallmark.tasks.contract.errors import (
     FileChangedError,
     HallmarkError,
     PolicyViolationError,
+    TemporaryError,
     UsageError,
     format_closest_name_hint,
     format_existing_fields_suffix,
@@ -80,22 +88,51 @@ from hallmark.tasks.contract.external_files import (
     stat_to_file_stamp,
 )
 from hallmark.tasks.contract.external_inputs import folder_to_artifact, record_external_folder
+from hallmark.tasks.contract.fetched_copies import FETCH_USERS_FOLDER, FETCHED_FOLDER
 from hallmark.tasks.contract.fingerprint import (
     PROJECT_ROOT,
+    read_installed_version,
     read_library_versions,
     sha256_hex,
     to_canonical_json,
 )
 from hallmark.tasks.contract.inputs import select_input_contents
-from hallmark.tasks.contract.lease import LeaseHolder, is_folder_leased, lease_folder
+from hallmark.tasks.contract.lease import (
+    LeaseHolder,
+    is_folder_leased,
+    lease_folder,
+    try_lease_folder,
+)
+from hallmark.tasks.contract.local_objects import (
+    describe_file_type,
+    escape_name,
+    is_valid_name,
+    read_regular_file,
+)
+from hallmark.tasks.contract.manifests import (
+    ARTIFACT_NAME_PATTERN,
+    compute_content_digest,
+    make_circular_lineage_error,
+)
 from hallmark.tasks.contract.mappers import ProcessMapper, make_mapper
-from hallmark.tasks.contract.object_store import is_store_folder, is_store_or_empty_folder
+from hallmark.tasks.contract.object_store import (
+    EQUIVALENT_VERSIONS_FOLDER,
+    MISSING_BUCKET_PATTERN,
+    ObjectStatus,
+    is_store_folder,
+    is_store_or_empty_folder,
+)
+from hallmark.tasks.contract.object_store_errors import (
+    describe_object_store_error,
+    redact_object_store_error,
+)
 from hallmark.tasks.contract.resources import Mapper, Resources, SerialMapper
 from hallmark.tasks.contract.rows import Row, rows_to_table, table_to_rows
 from hallmark.tasks.contract.session import (
     BackgroundListener,
     Event,
     LastStageReached,
+    RetryPolicy,
     Session,
     get_current_session,
     open_session,
@@ -114,11 +151,17 @@ from hallmark.tasks.contract.stage_call import TELEMETRY
 from hallmark.tasks.contract.stage_context import ItemResult, StageContext, concat_spilled_tables
 from hallmark.tasks.contract.stages import STAGES, BoundStage, Stage, stage
 from hallmark.tasks.contract.store import (
-    ARTIFACT_NAME_PATTERN,
     STALENESS_COMPONENTS,
     Store,
     get_artifact_store,
 )
+from hallmark.tasks.contract.store_format import (
+    STORE_FORMAT,
+    check_store_format,
+    record_store_format,
+)
+from hallmark.tasks.contract.store_reads import PARALLEL_READERS, map_store_reads
+from hallmark.tasks.contract.stored_states import StoredArea, list_stored_areas
 from hallmark.tasks.contract.table_writers import TableWriters
 from hallmark.tasks.contract.tombstones import (
     PURGED_DOCUMENTS_FILE,
@@ -128,6 +171,7 @@ from hallmark.tasks.contract.tombstones import (
     parse_tombstones,
     read_purged_documents,
 )
+from hallmark.tasks.contract.toml_text import MAX_TOML_DEPTH, OversizedIntegerError, parse_toml
 from hallmark.tasks.contract.wording import format_all, format_count, to_singular
 
 __all__ = [
@@ -138,14 +182,22 @@ __all__ = [
     "CHECKSUMS",
     "COLUMN_KINDS",
     "DOCUMENTS",
+    "EQUIVALENT_VERSIONS_FOLDER",
+    "FETCHED_FOLDER",
+    "FETCH_USERS_FOLDER",
     "ID_TYPE",
     "LEDGER",
     "LEXICONS",
+    "MAX_TOML_DEPTH",
     "METADATA_TYPE",
+    "MIN_COMPARED_RUNS",
+    "MISSING_BUCKET_PATTERN",
+    "PARALLEL_READERS",
     "PROJECT_ROOT",
     "PURGED_DOCUMENTS_FILE",
     "STAGES",
     "STALENESS_COMPONENTS",
+    "STORE_FORMAT",
     "TELEMETRY",
     "TOMBSTONES_FILE",
     "AllowedRoots",
@@ -153,9 +205,12 @@ __all__ = [
     "BackgroundListener",
     "BoundStage",
     "Column",
+    "ComparedRun",
     "ConfigPath",
     "DeviceName",
     "EmptyConfig",
+    "EquivalentVersion",
+    "EquivalentVersions",
     "Event",
     "ExternalFiles",
     "ExternalMarker",
@@ -169,10 +224,13 @@ __all__ = [
     "LeaseHolder",
     "ManifestEntry",
     "Mapper",
+    "ObjectStatus",
+    "OversizedIntegerError",
     "PathSafeName",
     "PolicyViolationError",
     "ProcessMapper",
     "Resources",
+    "RetryPolicy",
     "Row",
     "Seed",
     "SerialMapper",
@@ -181,9 +239,11 @@ __all__ = [
     "StageConfig",
     "StageContext",
     "Store",
+    "StoredArea",
     "Table",
     "TablePart",
     "TableWriters",
+    "TemporaryError",
     "UsageError",
     "accounts",
     "align_parts",
@@ -193,6 +253,7 @@ __all__ = [
     "build_removal_ledger_columns",
     "check_config_paths",
     "check_external_path",
+    "check_store_format",
     "column",
     "compute_content_digest",
     "compute_reached_code_digests",
@@ -200,7 +261,10 @@ __all__ = [
     "count_metadata_bytes",
     "count_utf8_bytes",
     "describe_columns",
+    "describe_file_type",
+    "describe_object_store_error",
     "doc_id_to_part_index",
+    "escape_name",
     "expand_home",
     "explain_relative_path",
     "fill_document_columns",
@@ -226,22 +290,33 @@ __all__ = [
     "is_corpus_file",
     "is_folder_leased",
     "is_partitioned",
+    "is_patch_release",
     "is_safe_relative_path",
     "is_stamp_reliable",
     "is_store_folder",
     "is_store_or_empty_folder",
+    "is_valid_name",
     "iter_config_paths",
+    "iter_library_versions",
     "lease_folder",
+    "list_stored_areas",
     "lookup_column_by_doc_id",
+    "make_circular_lineage_error",
     "make_mapper",
+    "map_store_reads",
     "open_external_file",
     "open_session",
     "parse_tombstones",
+    "parse_toml",
     "read_declared_roots",
+    "read_installed_version",
     "read_library_versions",
     "read_purged_documents",
+    "read_regular_file",
     "record_external_folder",
     "record_file_state",
+    "record_store_format",
+    "redact_object_store_error",
     "replace_columns",
     "resolve_torch_device",
     "rows_to_table",
@@ -253,4 +328,5 @@ __all__ = [
     "table_to_rows",
     "to_canonical_json",
     "to_singular",
+    "try_lease_folder",
 ]

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import UnionType
@@ -94,6 +94,9 @@ class AllowedRoots:
     uris: tuple[str, ...] = ()
     """Prefixes of object-store URIs, without a slash at the end."""
 
+    environment_variables: tuple[str, ...] = ()
+    """Environment variables that a request may name as the source of a credential."""
+
     @classmethod
     def from_names(
         cls, folders_and_uris: Iterable[str], named_by: str = "--allowed-root"
@@ -119,8 +122,8 @@ class AllowedRoots:
                 folders[os.path.realpath(local_path)] = None
             elif fault := _find_uri_fault(folder_or_uri, is_pattern=False):
                 raise UsageError(
-                    f"{named_by} {folder_or_uri!r} is not a URI such as s3://bucket/folder: "
-                    f"it {fault}; correct it"
+                    f"{named_by} {_hide_user(folder_or_uri)!r} is not a URI such as "
+                    f"s3://bucket/folder: it {fault}; correct it"
                 )
             else:
                 uris[folder_or_uri.rstrip("/")] = None
@@ -128,17 +131,19 @@ class AllowedRoots:
 
     def __or__(self, other: AllowedRoots) -> AllowedRoots:
         """Return the union of both roots, without duplicates."""
-        folders = dict.fromkeys(self.folders + other.folders)
-        return AllowedRoots(tuple(folders), tuple(dict.fromkeys(self.uris + other.uris)))
+        return AllowedRoots(
+            *(
+                tuple(dict.fromkeys(getattr(self, each.name) + getattr(other, each.name)))
+                for each in fields(self)
+            )
+        )
 
     def __str__(self) -> str:
         return ", ".join((*self.folders, *self.uris)) or "none"
 
     def export_to_environment(self) -> None:
         """Restrict this process and its child processes to these roots."""
-        os.environ[ROOTS_ENVIRONMENT_VARIABLE] = json.dumps(
-            {"folders": self.folders, "uris": self.uris}
-        )
+        os.environ[ROOTS_ENVIRONMENT_VARIABLE] = json.dumps(asdict(self))
 
     def check_path(
         self, path: str | Path, setting: str, marker: ExternalMarker = ExternalMarker()
@@ -252,9 +257,18 @@ class AllowedRoots:
         self, path: str, setting: str, problem: str = "leads outside the allowed roots"
     ) -> UsageError:
         return UsageError(
-            f"{setting}: {path!r} {problem} ({self}); specify a path inside the allowed roots, or "
-            "allow another root with: hallmark serve --allowed-root PATH"
+            f"{setting}: {_hide_user(path)!r} {problem} ({self}); specify a path inside the "
+            "allowed roots, or allow another root with: hallmark serve --allowed-root PATH"
         )
+
+
+def _hide_user(path: str) -> str:
+    """Replace the user and the password of a URI, which an error must not contain."""
+    scheme = _SCHEME.match(path)
+    if scheme is None:
+        return path
+    user = "[^/]*:[^/]*@" if scheme[1] in _AZURE else "[^/]*@"
+    return re.sub(f"://{user}", "://…@", path, count=1)
 
 
 def _find_uri_fault(uri: str, is_pattern: bool) -> str | None:
@@ -359,7 +373,11 @@ def read_declared_roots() -> AllowedRoots | None:
 @lru_cache(maxsize=4)
 def _parse_roots(roots_json: str) -> AllowedRoots:
     parsed_roots = json.loads(roots_json)
-    return AllowedRoots(tuple(parsed_roots["folders"]), tuple(parsed_roots["uris"]))
+    return AllowedRoots(
+        tuple(parsed_roots["folders"]),
+        tuple(parsed_roots["uris"]),
+        tuple(parsed_roots.get("environment_variables", ())),
+    )
 
 
 def check_external_path(

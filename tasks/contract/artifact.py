@@ -7,6 +7,7 @@ reads their tables and files, and detects missing or damaged ones.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -37,6 +38,11 @@ from hallmark.tasks.contract.external_files import (
     stat_to_file_stamp,
 )
 from hallmark.tasks.contract.fingerprint import sha256_hex, to_canonical_json
+from hallmark.tasks.contract.manifests import (
+    Manifest,
+    compute_content_digest,
+    make_manifest_error,
+)
 from hallmark.tasks.contract.object_store import ObjectStore
 from hallmark.tasks.contract.tombstones import ManifestEntry, iter_file_entries
 from hallmark.tasks.contract.wording import format_count
@@ -44,7 +50,7 @@ from hallmark.tasks.contract.wording import format_count
 if TYPE_CHECKING:
     import pandas as pd
 
-Manifest = dict[str, Any]
+_CONTENT_DIGEST_PATTERN = re.compile("[0-9a-f]{64}")
 
 #: "stage/fingerprint", with the first 16 digits of the fingerprint.
 StageAndFingerprint = str
@@ -133,7 +139,7 @@ class ArtifactLocation:
         if self.store is None:  # a folder of the user, which the message must not tell to remove
             return FileChangedError(
                 f"{path} {problem}: it changed after its digest was computed; nothing was "
-                f"stored; run again when no other process writes to {self.folder}"
+                f"stored; run again when no other process is writing to {self.folder}"
             )
         return HallmarkError(
             f"artifact {self.artifact_name} is damaged: {path} {problem}; remove the artifact's "
@@ -179,20 +185,34 @@ class TablePart:
     def path(self) -> Path:
         return self.location.fetch_file(self.entry)
 
-    def iter_batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield one record batch per row group, to limit memory."""
+    def iter_batches(
+        self, columns: Sequence[str] | None = None, *, min_bytes: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield one record batch per row group, or per group of them, to limit memory.
+
+        Args:
+            columns: The columns to read; by default all.
+            min_bytes: Size in memory that every batch but the last has at least. Batches of many
+                short rows are slow for kernels that do some work for each batch, such as compiling
+                regular expressions.
+        """
         path = self.path
         with (
             self._translate_read_errors(path),
             pq.ParquetFile(path, page_checksum_verification=True) as file,
         ):
             self._check_columns_exist(columns, file.schema_arrow.names)
+            row_groups: list[pa.Table] = []
             for group_index in range(file.num_row_groups):
                 with self._translate_read_errors(path):
                     row_group = file.read_row_group(
                         group_index, columns=_to_optional_list(columns), use_threads=False
                     )
-                yield from row_group.combine_chunks().to_batches()
+                row_groups.append(row_group)
+                is_last = group_index == file.num_row_groups - 1
+                if is_last or sum(group.nbytes for group in row_groups) >= min_bytes:
+                    rows, row_groups = pa.concat_tables(row_groups), []
+                    yield from rows.combine_chunks().to_batches()
 
     def iter_document_rows(
         self, doc_ids: pa.Array, columns: Sequence[str] | None = None
@@ -302,6 +322,15 @@ class Table:
         """Digest of the parts' digests and the columns' kinds, or of all artifacts' digests."""
         digests = [entry["sha256"] for entry in self.manifest_entries]
         return digests[0] if len(digests) == 1 else sha256_hex(to_canonical_json(digests))
+
+    def verify(self) -> None:
+        """Check the SHA-256 of all parts; a file is read again only if it has changed.
+
+        Raises:
+            HallmarkError: A file is missing or damaged.
+        """
+        for part in self.parts:
+            part.location.fetch_verified_file(part.entry)
 
     @property
     def row_count(self) -> int:
@@ -445,6 +474,103 @@ class Artifact:
     def location(self) -> ArtifactLocation:
         return ArtifactLocation(self.name, self.store, self.folder)
 
+    @property
+    def lineage(self) -> dict[str, Any]:
+        """Names of the inputs, by parameter name; empty for a folder outside any store."""
+        lineage: dict[str, Any] = self.manifest.get("lineage", {})
+        return lineage
+
+    def find_input_name(self, input_name: str) -> StageAndFingerprint | None:
+        """Return the name of an input artifact; None if the stage had no such input.
+
+        Raises:
+            HallmarkError: The manifest is damaged: the input is not one artifact.
+        """
+        name = self.lineage.get(input_name)
+        if name is None:
+            return None
+        if not isinstance(name, str):
+            raise self.make_manifest_error(f"lineage.{input_name} must be the name of an artifact")
+        return name.partition("#")[0]
+
+    def get_input_name(self, input_name: str) -> StageAndFingerprint:
+        """Return the name of an input artifact.
+
+        Raises:
+            HallmarkError: The manifest is damaged: it does not name this input.
+        """
+        name = self.find_input_name(input_name)
+        if name is None:
+            raise self.make_manifest_error(f"lineage.{input_name} must be the name of an artifact")
+        return name
+
+    def list_input_names(self, input_name: str) -> list[StageAndFingerprint]:
+        """Return the names of the artifacts of one input, in order: several for a grown corpus.
+
+        Raises:
+            HallmarkError: The manifest is damaged: it does not name this input.
+        """
+        names = self.lineage.get(input_name)
+        names = names if isinstance(names, list) else [names]
+        if not names or not all(isinstance(name, str) for name in names):
+            raise self.make_manifest_error(
+                f"lineage.{input_name} must be the names of one or more artifacts"
+            )
+        return [name.partition("#")[0] for name in names]
+
+    def get_input_names_by_key(self, input_name: str) -> dict[str, StageAndFingerprint]:
+        """Return the names of the artifacts of an input that is a mapping; empty without it.
+
+        Raises:
+            HallmarkError: The manifest is damaged: the input is not a mapping.
+        """
+        names = self.lineage.get(input_name) or {}
+        if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
+            raise self.make_manifest_error(f"lineage.{input_name} must be names of artifacts")
+        return {key: name.partition("#")[0] for key, name in names.items()}
+
+    def get_input_digest(self, input_name: str) -> str | None:
+        """Return the content digest of an input that is one artifact; None without this input.
+
+        Raises:
+            HallmarkError: The manifest is damaged: the input has no content digest.
+        """
+        digest = self.manifest["parts"].get("inputs", {}).get(input_name)
+        is_digest = isinstance(digest, str) and _CONTENT_DIGEST_PATTERN.fullmatch(digest)
+        if digest is not None and not is_digest:
+            raise self.make_manifest_error(f"parts.inputs.{input_name} must be a content digest")
+        return digest if is_digest else None
+
+    def get_setting(self, *keys: str) -> Any:
+        """Return a setting with which the stage ran, by the keys of its sections and its own.
+
+        Raises:
+            HallmarkError: The manifest is damaged: it does not have this setting.
+        """
+        value: Any = self.manifest["parts"]["config"]
+        for key in keys:
+            if not isinstance(value, dict) or key not in value:
+                raise self.make_manifest_error(f"parts.config.{'.'.join(keys)} is missing")
+            value = value[key]
+        return value
+
+    @property
+    def training_step(self) -> int:
+        """The step of a checkpoint that a training wrote.
+
+        Raises:
+            HallmarkError: The manifest is damaged: it has no step.
+        """
+        step = self.manifest["parts"].get("key", {}).get("step")
+        if type(step) is not int or not 0 <= step < 1 << 62:
+            raise self.make_manifest_error("parts.key.step must be a whole number")
+        return step
+
+    def make_manifest_error(self, problem: str) -> HallmarkError:
+        """Create the error about a manifest that does not contain what its stage writes."""
+        location = self.folder if self.store is None else f"{self.store.uri}/{self.folder}"
+        return make_manifest_error(self.name, location, problem)
+
     def __getitem__(self, name: str) -> Table:
         if name in self.undeclared_tables:
             raise HallmarkError(
@@ -586,27 +712,3 @@ def build_file_entry(folder: Path, name: str) -> ManifestEntry:
     """Build the manifest entry of a file below ``folder``."""
     path = folder / name
     return {"name": name, "size": path.stat().st_size, "sha256": hash_file_cached(path)}
-
-
-def compute_table_digest(table_entry: ManifestEntry) -> str:
-    """Compute a table's digest from its parts' digests and its columns' names and kinds."""
-    column_kinds = [
-        [column["name"], column["kind"], column.get("judged_by", "")]
-        for column in table_entry["columns"]
-    ]
-    return sha256_hex(
-        to_canonical_json(
-            {"parts": [part["sha256"] for part in table_entry["parts"]], "columns": column_kinds}
-        )
-    )
-
-
-def compute_content_digest(
-    table_entries: dict[str, ManifestEntry], file_entries: dict[str, ManifestEntry]
-) -> str:
-    """Compute an artifact's digest from the names and digests of its tables and files."""
-    content = {
-        kind: {name: entry["sha256"] for name, entry in group.items()}
-        for kind, group in (("tables", table_entries), ("files", file_entries))
-    }
-    return sha256_hex(to_canonical_json(content))

@@ -7,10 +7,10 @@ while it runs (checkpoints).
 from __future__ import annotations
 
 import platform
-import resource
 import shutil
 import socket
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,17 +19,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hallmark.tasks.contract import accounts
-from hallmark.tasks.contract.artifact import (
-    Artifact,
-    Manifest,
-    build_file_entry,
-    compute_content_digest,
-)
+from hallmark.tasks.contract.artifact import Artifact, build_file_entry
 from hallmark.tasks.contract.corpus_tables import LEDGER
 from hallmark.tasks.contract.fingerprint import compute_fingerprint
+from hallmark.tasks.contract.manifests import Manifest, compute_content_digest
 from hallmark.tasks.contract.stage_call import TELEMETRY, StageCall
-from hallmark.tasks.contract.stage_context import StageContext, Stopwatch
+from hallmark.tasks.contract.stage_context import (
+    StageContext,
+    Stopwatch,
+    read_peak_memory_mebibytes,
+)
 from hallmark.tasks.contract.tombstones import ManifestEntry
+
+#: The units of the fields of ``ParallelUsage`` in the telemetry.
+UNIT_BY_PARALLEL_METRIC = {
+    "parallel_seconds": "s",
+    "worker_seconds": "s",
+    "worker_cpu_seconds": "s",
+    "worker_peak_memory": "MiB",
+    "parallel_items": "items",
+    "reused_items": "items",
+    "temporary_bytes": "bytes",
+}
 
 
 def commit_stage_output(call: StageCall, context: StageContext, stopwatch: Stopwatch) -> Artifact:
@@ -103,9 +114,9 @@ def _write_telemetry(context: StageContext, stopwatch: Stopwatch) -> None:
     wall_seconds, cpu_seconds = stopwatch.read_wall_and_cpu_seconds()
     context.record_measurement("seconds", wall_seconds, "s")
     context.record_measurement("cpu_seconds", cpu_seconds, "s")
-    context.record_measurement(
-        "peak_memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "MiB"
-    )
+    context.record_measurement("peak_memory", read_peak_memory_mebibytes(), "MiB")
+    for metric, value in asdict(context.parallel_usage).items():
+        context.record_measurement(metric, value, UNIT_BY_PARALLEL_METRIC[metric])
     notes = {"host": socket.gethostname(), "platform": platform.platform()}
     notes["python"] = platform.python_version()
     rows = [{**measurement, "note": None} for measurement in context.measurements]
@@ -128,7 +139,7 @@ def _build_manifest(
     table_entries: dict[str, ManifestEntry],
     file_entries: dict[str, ManifestEntry],
 ) -> Manifest:
-    return {
+    manifest = {
         "stage": call.stage.name,
         "fingerprint": call.fingerprint,
         "content": compute_content_digest(table_entries, file_entries),
@@ -139,6 +150,9 @@ def _build_manifest(
         "lineage": call.lineage,
         "created": format_current_time(),
     }
+    if call.equivalent_versions:
+        manifest["equivalent_versions"] = call.equivalent_versions
+    return manifest
 
 
 def format_current_time() -> str:

@@ -21,6 +21,10 @@ class FileChangedError(HallmarkError):
     """A file outside the store changed while a stage read it; the stage's output is discarded."""
 
 
+class TemporaryError(HallmarkError):
+    """An error that may disappear without a change, such as a store that does not answer."""
+
+
 class PolicyViolationError(HallmarkError):
     """The findings violate the policy; the command line exits with 3."""
 

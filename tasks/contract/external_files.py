@@ -221,8 +221,8 @@ _active_digest_source: ContextVar[ExternalFiles | None] = ContextVar(
 
 def format_file_changed_message(path: str | Path) -> str:
     return (
-        f"{path} changed while it was read; nothing was stored; run again when no other process "
-        "is writing to the file"
+        f"{path} changed while it was being read; nothing was stored; run again when no other "
+        "process is writing to the file"
     )
 
 
@@ -234,15 +234,15 @@ def format_metadata_changed_message(path: str | Path) -> str:
     """
     return (
         f"{path} was renamed or replaced, or its permissions, owner or links changed while it "
-        "was read, so the stage may have read other content; nothing was stored; run again when "
-        "no other process changes it"
+        "was being read, so the stage may have read different content; nothing was stored; run "
+        "again when no other process is changing it"
     )
 
 
 def format_file_missing_message(path: str | Path) -> str:
     return (
-        f"{path} vanished while it was read; nothing was stored; restore the file, or correct the "
-        "path, and run again"
+        f"{path} vanished while it was being read; nothing was stored; restore the file, or "
+        "correct the path, and run again"
     )
 
 

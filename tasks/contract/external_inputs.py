@@ -19,7 +19,6 @@ from hallmark.tasks.contract.artifact import (
     DIGEST_MISMATCH,
     Artifact,
     build_file_entry,
-    compute_content_digest,
     hash_file_cached,
 )
 from hallmark.tasks.contract.errors import FileChangedError
@@ -31,6 +30,8 @@ from hallmark.tasks.contract.external_files import (
 )
 from hallmark.tasks.contract.inputs import iter_artifacts
 from hallmark.tasks.contract.lease import clear_folder
+from hallmark.tasks.contract.local_objects import read_regular_file
+from hallmark.tasks.contract.manifests import compute_content_digest
 from hallmark.tasks.contract.object_store import is_store_folder
 from hallmark.tasks.contract.stage_call import StageCall
 
@@ -142,9 +143,9 @@ class ExternalInputMonitor:
     def _matches_record(self, record_path: Path) -> bool:
         try:
             recorded_groups = list(
-                map(ExternalFiles.from_json, json.loads(record_path.read_bytes()))
+                map(ExternalFiles.from_json, json.loads(read_regular_file(record_path)))
             )
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return False  # cut off by a power failure
         current_paths = [[*group.file_states] for group in self.file_groups if group.file_states]
         recorded_paths = [[*group.file_states] for group in recorded_groups]

@@ -93,12 +93,16 @@ def select_input_contents(
     )
 
 
-def iter_artifacts(input_values: Iterable[Any]) -> Iterator[Artifact]:
-    """Yield every artifact among inputs, including those of tables and mappings."""
+def iter_inputs(input_values: Iterable[Any]) -> Iterator[Artifact | Table]:
+    """Yield every artifact and every table among inputs, including those of mappings."""
     for value in input_values:
         if isinstance(value, Mapping):
-            yield from iter_artifacts(value.values())
-        elif isinstance(value, Table):
-            yield from value.artifacts
+            yield from iter_inputs(value.values())
         elif value is not None:
             yield value
+
+
+def iter_artifacts(input_values: Iterable[Any]) -> Iterator[Artifact]:
+    """Yield every artifact among inputs, including those of tables and mappings."""
+    for value in iter_inputs(input_values):
+        yield from value.artifacts if isinstance(value, Table) else (value,)

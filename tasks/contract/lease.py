@@ -60,21 +60,21 @@ def lease_folder(
         on_wait: Called with the holder before waiting for it.
 
     Raises:
-        UsageError: The folder is a broken link.
+        UsageError: The folder or its lease file is a link.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     while True:
         # The previous holder removes the folder when it commits, possibly at any of these steps.
         with suppress(FileExistsError):
             folder.mkdir()
+        if folder.is_symlink():  # the holder of the lease clears the folder
+            raise UsageError(
+                f"{folder} is a link to {os.readlink(folder)}, whose files a run could delete; "
+                "remove the link and run again"
+            )
         try:
             descriptor = os.open(folder / LEASE_FILE, LEASE_FLAGS | os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:
-            if folder.is_symlink() and not folder.exists():
-                raise UsageError(
-                    f"{folder} is a link to {folder.readlink()}, which does not exist; mount or "
-                    "create the target, or remove the link"
-                ) from None
             continue
         except OSError as error:
             if error.errno != errno.ELOOP:
@@ -112,10 +112,37 @@ def is_folder_leased(folder: Path) -> bool | None:
     return False
 
 
-def _write_holder(descriptor: int) -> None:
+@contextmanager
+def try_lease_folder(folder: Path) -> Iterator[bool | None]:
+    """Lease an existing folder without waiting.
+
+    Yields:
+        Whether this process now holds the lease; None if the folder has no lease file.
+    """
+    try:
+        descriptor = os.open(folder / LEASE_FILE, LEASE_FLAGS | os.O_RDWR)
+    except OSError:
+        yield None
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield _is_same_file(descriptor, folder / LEASE_FILE)
+    finally:
+        os.close(descriptor)
+
+
+def describe_this_process() -> LeaseHolder:
+    """Describe this process as the holder of a lease that begins now."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    holder = LeaseHolder(socket.gethostname(), os.getpid(), now)
-    text = json.dumps(asdict(holder)).encode()
+    return LeaseHolder(socket.gethostname(), os.getpid(), now)
+
+
+def _write_holder(descriptor: int) -> None:
+    text = json.dumps(asdict(describe_this_process())).encode()
     with suppress(OSError):  # on a full disk the lease holds all the same
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text, 0)

@@ -1,8 +1,10 @@
-"""Run the items of a stage on a Ray cluster, each as a remote function.
+"""Run the items of a stage on a Ray cluster.
 
 RAY_ADDRESS names the cluster; without it, a cluster of this machine is started for the session. If
 a worker is lost, only its item runs again. All machines of the cluster must see the work area;
 stores shared by several hosts are not supported yet.
+
+An item is a remote function; items that share a model run on ``ray_model_workers.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from types import ModuleType
 from typing import Any
 
 from hallmark.tasks.contract.errors import HallmarkError, UsageError
+from hallmark.tasks.contract.ray_model_workers import (
+    MAX_RETRIES,
+    ModelWorkers,
+    build_resource_options,
+    list_machine_resources,
+    list_worker_death_errors,
+)
 from hallmark.tasks.contract.resources import Resources, Result, SerialMapper
+from hallmark.tasks.contract.settings import DeviceName
 
 #: Items per worker that are submitted in advance. Limited, since their arguments take memory.
 QUEUED_ITEMS_PER_WORKER = 4
@@ -30,9 +40,6 @@ ANSWER_TIMEOUT_SECONDS = 12.0
 
 #: What Ray's health check prints if it has no token for a cluster, which Ray protects by default.
 AUTHENTICATION_ERROR = b"AuthenticationError"
-
-#: Number of times that an item whose worker died is restarted.
-MAX_RETRIES = 3
 
 
 def check_ray_cluster_answers(address: str) -> None:
@@ -87,6 +94,8 @@ class RayMapper:
     def __init__(self, worker_count: int) -> None:
         self.worker_count = worker_count
         self._ray: Any = None
+        # They last until items with other resources run, so that several stages can use one model.
+        self._model_workers: ModelWorkers | None = None
 
     def __call__(
         self,
@@ -94,17 +103,17 @@ class RayMapper:
         argument_tuples: Sequence[tuple[Any, ...]],
         resources: Resources,
     ) -> Iterator[Result]:
+        if resources.shares_model:
+            yield from self._run_on_model_workers(function, argument_tuples, resources)
+            return
         if len(argument_tuples) <= 1:  # one item gains nothing from another process
             yield from SerialMapper()(function, argument_tuples, resources)
             return
         ray = self._start_ray()
-        options = {
-            "num_cpus": resources.cpus,
-            "num_gpus": resources.gpus,
-            "max_retries": MAX_RETRIES,
-        }
-        options |= {"memory": resources.memory_bytes} if resources.memory_bytes else {}
-        remote_function = ray.remote(function).options(**options)
+        self._release_model_workers()  # otherwise, items could wait for their processors forever
+        remote_function = ray.remote(function).options(
+            max_retries=MAX_RETRIES, **build_resource_options(resources)
+        )
         pending_arguments = deque(argument_tuples)
         running_references: deque[Any] = deque()
         max_running = QUEUED_ITEMS_PER_WORKER * max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -117,18 +126,73 @@ class RayMapper:
             for reference in running_references:
                 ray.cancel(reference, force=True)
 
+    def choose_model_resources(self, device: DeviceName) -> Resources:
+        """Choose the resources of items that share a model.
+
+        On CPUs, an item uses as many processors as torch has threads in this process, or all of the
+        largest machine if it has fewer.
+
+        Args:
+            device: The device that the config names; "auto" is a GPU if the cluster has one.
+
+        Raises:
+            UsageError: The device is a GPU, but the cluster has none.
+        """
+        import torch
+
+        machines = list_machine_resources(self._start_ray())
+        has_gpu = any(machine.get("GPU", 0) >= 1 for machine in machines)
+        if device == "cpu" or (device == "auto" and not has_gpu):
+            max_processors = max(int(machine.get("CPU", 0)) for machine in machines)
+            cpus = max(1, min(torch.get_num_threads(), max_processors))
+            return Resources(cpus=cpus, shares_model=True)
+        if not has_gpu:
+            raise UsageError(
+                f"device {device} does not exist: no machine of the Ray cluster has a GPU; set "
+                "device to auto or cpu"
+            )
+        return Resources(gpus=1, shares_model=True)
+
+    def _run_on_model_workers(
+        self,
+        function: Callable[..., Result],
+        argument_tuples: Sequence[tuple[Any, ...]],
+        resources: Resources,
+    ) -> Iterator[Result]:
+        """Run items that share a model, on the workers of the call before if they fit.
+
+        Raises:
+            BrokenExecutor: An item's worker died each time, or none could start.
+        """
+        ray = self._start_ray()
+        if self._model_workers is None or self._model_workers.resources != resources:
+            self._release_model_workers()
+            self._model_workers = ModelWorkers(ray, resources)
+        is_complete = False
+        try:
+            for reference in self._model_workers.run_items(function, argument_tuples):
+                yield self._get_result(reference)
+            is_complete = True
+        finally:
+            if not is_complete:  # an item that an actor works on cannot be cancelled
+                self._release_model_workers()
+
+    def _release_model_workers(self) -> None:
+        if self._model_workers is not None:
+            self._model_workers.release()
+            self._model_workers = None
+
     def _get_result(self, object_reference: Any) -> Any:
         """Return the result of an item, or raise the error that its function raised.
 
         Raises:
             BrokenExecutor: The item's worker died each time.
         """
-        exceptions = self._ray.exceptions
         try:
             return self._ray.get(object_reference)
-        except exceptions.RayTaskError as error:
+        except self._ray.exceptions.RayTaskError as error:
             raise error.cause from error
-        except (exceptions.WorkerCrashedError, exceptions.NodeDiedError) as error:
+        except list_worker_death_errors(self._ray) as error:
             raise BrokenExecutor(f"a Ray worker died {MAX_RETRIES + 1} times") from error
 
     def _start_ray(self) -> ModuleType:
@@ -161,5 +225,5 @@ class RayMapper:
 
     def __exit__(self, *_: object) -> None:
         if self._ray is not None:
-            self._ray.shutdown()
-            self._ray = None
+            self._ray.shutdown()  # also ends the actors
+            self._ray, self._model_workers = None, None

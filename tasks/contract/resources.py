@@ -16,11 +16,19 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources that one item of a stage needs, for mappers that can choose where it runs."""
+    """Resources that one item of a stage needs, for mappers that can choose where it runs.
+
+    Attributes:
+        cpus: Number of processors.
+        memory_bytes: Memory; 0 if it is not specified.
+        gpus: Number of GPUs.
+        shares_model: Whether items share a model, which the process that runs them keeps open.
+    """
 
     cpus: int = 1
-    memory_bytes: int = 0  # 0: not specified
-    gpus: float = 0
+    memory_bytes: int = 0
+    gpus: int = 0
+    shares_model: bool = False
 
 
 DEFAULT_RESOURCES = Resources()

@@ -16,7 +16,8 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hallmark.tasks.contract.artifact import Artifact
+from hallmark.tasks.contract.artifact import Artifact, Table
+from hallmark.tasks.contract.equivalent_versions import EquivalentVersions
 from hallmark.tasks.contract.errors import HallmarkError
 from hallmark.tasks.contract.resources import Mapper, SerialMapper
 from hallmark.tasks.contract.store import Store
@@ -24,7 +25,18 @@ from hallmark.tasks.contract.store import Store
 log = logging.getLogger("hallmark")
 
 
-EventKind = Literal["start", "progress", "figures", "done", "cached", "child", "silence"]
+EventKind = Literal[
+    "start",
+    "progress",
+    "figures",
+    "done",
+    "cached",
+    "failed",
+    "child",
+    "silence",
+    "run_started",
+    "run_ended",
+]
 
 
 @dataclass(frozen=True)
@@ -33,15 +45,19 @@ class Event:
 
     Attributes:
         kind: ``figures`` reports metrics of a running stage, ``child`` an artifact that it
-            committed; a ``BackgroundListener`` sends ``silence`` if no event came for a while.
+            committed, ``failed`` that a stage ended with an error; ``run_started`` and
+            ``run_ended`` are no events of a stage. A ``BackgroundListener`` sends ``silence`` if no
+            event came for a while.
         label: Name of the stage in the run.
         artifact: The artifact of ``done``, ``cached`` and ``child``.
+        inputs: The inputs of the stage, for ``start`` and ``cached``.
         was_stored: Whether the store had the artifact of ``child`` before, as a stage that is
             resumed commits it again.
         seconds: Wall time of a stage that is done.
         completed: Completed units of ``progress``, or the step of ``figures``.
         total: All units of ``progress``; 0 if unknown.
-        description: Description of the progress.
+        description: Description of the progress; the name of the class of the error of ``failed``;
+            the status of the run of ``run_ended``.
         metrics: The metrics of ``figures``, by name.
         phase: Name of a group of consecutive stages that the stage belongs to, if any.
     """
@@ -56,6 +72,7 @@ class Event:
     metrics: Mapping[str, float] = field(default_factory=dict)
     phase: str = ""
     was_stored: bool = False
+    inputs: Sequence[Artifact | Table] = ()
 
 
 #: While this many events are pending, a background listener drops new events with metrics.
@@ -143,10 +160,32 @@ class BackgroundListener:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close(self.drain_timeout)
+
+    def close(self, drain_timeout: float) -> bool:
+        """Wait until the listener has received all pending events, or for some seconds.
+
+        Returns:
+            Whether it has received them.
+        """
         with self.condition:
             self.is_closed = True
             self.condition.notify()
-        self.thread.join(self.drain_timeout)
+        self.thread.join(drain_timeout)
+        return not self.thread.is_alive()
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often a stage that failed is executed again in a Prefect flow.
+
+    Attributes:
+        count: Number of further executions.
+        delay_seconds: Seconds between a failure and the next execution.
+    """
+
+    count: int = 1
+    delay_seconds: float = 0.0
 
 
 @dataclass
@@ -166,8 +205,15 @@ class Session:
     plan_stage: Callable[[Any, Sequence[Any], Any], Any] | None = None
     #: Returns why a training must stop at its next step, or None.
     find_stop_reason: Callable[[], str | None] = lambda: None
+    #: Returns the retry policy from the label and the name of a stage.
+    get_retry_policy: Callable[[str, str], RetryPolicy] = lambda label, stage_name: RetryPolicy()
     #: Store, artifact and path of the files whose existence and size were checked.
     checked_files: set[tuple[str, str, str]] = field(default_factory=set, repr=False)
+
+    @functools.cached_property
+    def equivalent_versions(self) -> EquivalentVersions:
+        """The versions of libraries that count as equal in the store."""
+        return EquivalentVersions(self.store)
 
     def check_artifact_file_sizes(self, artifacts: Iterable[Artifact]) -> None:
         """Raise HallmarkError unless all files of stored artifacts exist with their sizes.

@@ -26,6 +26,7 @@ from hallmark.tasks.contract.code_digests import (
     compute_reached_code_digests,
 )
 from hallmark.tasks.contract.columns import column, table_schema
+from hallmark.tasks.contract.equivalent_versions import iter_library_versions
 from hallmark.tasks.contract.errors import HallmarkError
 from hallmark.tasks.contract.external_files import ExternalFiles
 from hallmark.tasks.contract.fingerprint import compute_fingerprint, read_library_versions
@@ -177,8 +178,9 @@ class StageCall:
         arguments: The inputs by parameter name, reduced to what the stage reads.
         config: The settings.
         session: The session in which the stage runs.
-        fingerprint_components: Everything that the fingerprint is computed from.
-        fingerprint: The fingerprint.
+        fingerprint_components: Everything that the fingerprint is computed from, with the versions
+            of libraries that are used.
+        fingerprint: The fingerprint. Versions that count as others are replaced before.
         lineage: Names of the input artifacts, by parameter name; see ``DigestAndLineage``.
         external_files: States of the files whose digests ``StageDefinition.external_digests``
             computed.
@@ -228,7 +230,7 @@ class StageCall:
             config,
             session,
             components,
-            compute_fingerprint(components),
+            compute_fingerprint(session.equivalent_versions.replace_versions(components)),
             lineage,
             external_files,
         )
@@ -238,13 +240,22 @@ class StageCall:
         return self.stage.run_label
 
     @property
+    def equivalent_versions(self) -> dict[str, str]:
+        """The versions that the fingerprint contains in place of those that are used."""
+        count_as = self.session.equivalent_versions.count_as
+        return {
+            library: counted_version
+            for library, version in iter_library_versions(self.fingerprint_components)
+            if (counted_version := count_as(library, version, self.stage.name)) != version
+        }
+
+    @property
     def work_area_id(self) -> str:
         """Id of the work area: the fingerprint, or a hash shared by runs with one resume key."""
         if self.stage.resume_key is None:
             return self.fingerprint
-        return compute_fingerprint(
-            {**self.fingerprint_components, "config": self.stage.resume_key(self.config)}
-        )
+        components = self.session.equivalent_versions.replace_versions(self.fingerprint_components)
+        return compute_fingerprint({**components, "config": self.stage.resume_key(self.config)})
 
     def find_and_check_stored_artifact(self) -> Artifact | None:
         """Return the stored output; None if there is none.

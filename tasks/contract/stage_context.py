@@ -11,35 +11,57 @@ import hmac
 import json
 import logging
 import os
+import resource
 import shutil
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from hallmark.tasks.contract.artifact import TablePart, compute_table_digest
+from hallmark.tasks.contract.artifact import TablePart
 from hallmark.tasks.contract.columns import columns_to_json, get_table_meaning, is_partitioned
 from hallmark.tasks.contract.errors import (
     HallmarkError,
     PolicyViolationError,
     get_first_error_line,
 )
+from hallmark.tasks.contract.local_objects import read_regular_file
+from hallmark.tasks.contract.manifests import compute_table_digest
+from hallmark.tasks.contract.ray_mapper import RayMapper
 from hallmark.tasks.contract.resources import DEFAULT_RESOURCES, Mapper, Resources, SerialMapper
+from hallmark.tasks.contract.settings import DeviceName
 from hallmark.tasks.contract.table_writers import TableWriters
 from hallmark.tasks.contract.tombstones import ManifestEntry
 
 if TYPE_CHECKING:
     from hallmark.tasks.contract.artifact import Artifact
+    from hallmark.tasks.contract.stored_states import StoredStates
 
 log = logging.getLogger("hallmark")
 
 #: Called with (completed, total, description); total is 0 if unknown.
 ProgressCallback = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class ItemUsage:
+    """What the work on one item used.
+
+    Attributes:
+        process: Host and id of the process.
+        cpu_seconds: Processor seconds.
+        peak_memory: Peak memory of the process since it started, in MiB.
+    """
+
+    process: str
+    cpu_seconds: float
+    peak_memory: float
 
 
 @dataclass(frozen=True)
@@ -51,12 +73,14 @@ class ItemResult:
         value: Small JSON value that the item's function returned.
         parts: Manifest entries of the parts of the stage's tables, by table.
         spilled: Bytes of the spilled tables, which only this stage reads, by name.
+        usage: What the work used, as the JSON value of an ``ItemUsage``.
     """
 
     folder: Path
     value: Any
     parts: dict[str, ManifestEntry]
     spilled: dict[str, int]
+    usage: dict[str, Any]
 
     def table_path(self, name: str) -> Path:
         return self.folder / f"{name}.parquet"
@@ -87,6 +111,63 @@ class ItemResult:
         sizes = {self.table_path(name): part["size"] for name, part in self.parts.items()}
         sizes |= {self.spill_path(name): size for name, size in self.spilled.items()}
         return all(path.exists() and path.stat().st_size == sizes[path] for path in sizes)
+
+
+@dataclass
+class ParallelUsage:
+    """What all items of a stage used, over all its calls of ``map_items`` and ``map_partitions``.
+
+    Attributes:
+        parallel_seconds: Seconds in which items ran; in the others only the main process worked.
+        worker_seconds: Seconds in which items ran, times the number of processes that ran them.
+        worker_cpu_seconds: Processor seconds of items that ran outside the main process.
+        worker_peak_memory: Largest peak memory of a process that ran items, in MiB.
+        parallel_items: Largest number of items of one call, which limits the useful workers.
+        reused_items: Number of items that an earlier, interrupted attempt computed.
+        temporary_bytes: Bytes of the spilled tables.
+    """
+
+    parallel_seconds: float = 0.0
+    worker_seconds: float = 0.0
+    worker_cpu_seconds: float = 0.0
+    worker_peak_memory: float = 0.0
+    parallel_items: int = 0
+    reused_items: int = 0
+    temporary_bytes: int = 0
+
+    def add_map(
+        self, results: Sequence[ItemResult], computed_indices: set[int], seconds: float
+    ) -> None:
+        """Add a call.
+
+        Args:
+            results: The results of its items.
+            computed_indices: The items that this attempt computed.
+            seconds: Seconds that the call took.
+        """
+        usages = [ItemUsage(**results[index].usage) for index in sorted(computed_indices)]
+        processes = {usage.process for usage in usages}
+        self.parallel_seconds += seconds
+        self.worker_seconds += seconds * len(processes)
+        self.worker_cpu_seconds += sum(
+            usage.cpu_seconds for usage in usages if usage.process != get_process_name()
+        )
+        self.worker_peak_memory = max(
+            [self.worker_peak_memory, *(usage.peak_memory for usage in usages)]
+        )
+        self.parallel_items = max(self.parallel_items, len(results))
+        self.reused_items += len(results) - len(computed_indices)
+        self.temporary_bytes += sum(sum(result.spilled.values()) for result in results)
+
+
+def get_process_name() -> str:
+    """Return a name of this process that no process of another host has."""
+    return f"{socket.gethostname()}/{os.getpid()}"
+
+
+def read_peak_memory_mebibytes() -> float:
+    """Read the peak memory of this process since it started."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # Linux counts in KiB
 
 
 def concat_spilled_tables(results: Sequence[ItemResult], name: str, schema: pa.Schema) -> pa.Table:
@@ -124,6 +205,8 @@ class StageContext(TableWriters):
     preserved_names: set[str] = field(default_factory=set)
     #: Returns why a training must stop at its next step, because its policy failed; or None.
     find_stop_reason: Callable[[], str | None] = lambda: None
+    #: The states of the stage in the store; None if work areas are in the store themselves.
+    stored_states: StoredStates | None = None
     #: Called with (step, metrics).
     on_metrics: Callable[[int, Mapping[str, float]], None] = lambda step, metrics: None
 
@@ -132,6 +215,7 @@ class StageContext(TableWriters):
         self.output_folder = self.work_area / "out"
         self.output_folder.mkdir(parents=True, exist_ok=True)
         self.measurements: list[dict[str, Any]] = []
+        self.parallel_usage = ParallelUsage()
         self.map_results: list[list[ItemResult]] = []
         self.parts_per_segment: list[int] = []
 
@@ -149,11 +233,15 @@ class StageContext(TableWriters):
         self.on_metrics(step, metrics)
 
     def check_not_stopped(self) -> None:
-        """Check that no audit of a checkpoint has requested to stop the training.
+        """Check that a training may continue.
 
         Raises:
-            PolicyViolationError: If one has; the sentence names the rules of the policy.
+            PolicyViolationError: The audit of a checkpoint requested to stop the training; the
+                sentence names the rules of the policy.
+            LeaseLostError: Another process has taken the training over.
         """
+        if self.stored_states is not None:
+            self.stored_states.lease.check_not_lost()
         reason = self.find_stop_reason()
         if reason is not None:
             raise PolicyViolationError(reason)
@@ -173,6 +261,28 @@ class StageContext(TableWriters):
         ]
 
     # Parallel work -------------------------------------------------------------------------
+
+    def share_model_between_items(self, device: DeviceName) -> DeviceName:
+        """Let the items of the next calls run where a model that they open stays open.
+
+        On Ray, these are workers that last until other items need their resources, and each opens
+        the model once. Otherwise it is this process: the kernels of a model use all processors, so
+        that several processes would only need more memory.
+
+        Args:
+            device: The device of the model in the config.
+
+        Returns:
+            The device with which items must open the model.
+
+        Raises:
+            UsageError: The device is a GPU, but the Ray cluster has none.
+        """
+        if not isinstance(self.mapper, RayMapper):
+            self.mapper = SerialMapper()
+            return device
+        self.resources = self.mapper.choose_model_resources(device)
+        return "cuda" if self.resources.gpus else "cpu"
 
     def map_partitions(
         self, function: Callable[..., Any], items: Sequence[Any], *arguments: Any
@@ -224,7 +334,9 @@ class StageContext(TableWriters):
         function_name = function.__name__
         results_folder = self.work_area / "parts" / f"{len(self.map_results)}-{function_name}"
         results: dict[int, ItemResult] = {}
+        computed_indices: set[int] = set()
         failure_counts: Counter[int] = Counter()
+        start_time = time.perf_counter()
         while True:
             for index in range(len(items)):
                 if index not in results and (
@@ -235,7 +347,11 @@ class StageContext(TableWriters):
             pending_indices = [index for index in range(len(items)) if index not in results]
             if not pending_indices:
                 self.map_results.append([results[index] for index in range(len(items))])
+                self.parallel_usage.add_map(
+                    self.map_results[-1], computed_indices, time.perf_counter() - start_time
+                )
                 return self.map_results[-1]
+            computed_indices.update(pending_indices)
             argument_tuples = [
                 (
                     function,
@@ -329,10 +445,11 @@ def _read_item_result(folder: Path) -> ItemResult | None:
     if not path.exists():
         return None
     try:
-        result = ItemResult(folder, **json.loads(path.read_bytes()))
-    except (ValueError, TypeError):
+        result = ItemResult(folder, **json.loads(read_regular_file(path)))
+        ItemUsage(**result.usage)
+        return result if result.is_complete() else None
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
-    return result if result.is_complete() else None
 
 
 def _run_item(
@@ -347,6 +464,7 @@ def _run_item(
     scratch = folder.with_name(f"{folder.name}.{os.getpid()}")
     shutil.rmtree(scratch, ignore_errors=True)
     writers = TableWriters(scratch, schemas)
+    cpu_start = time.process_time()
     try:
         value = function(item, *arguments, writers)
         for name in partitioned_tables:
@@ -365,7 +483,10 @@ def _run_item(
     finally:
         writers.close_quietly()
     spilled = {name: writer.path.stat().st_size for name, writer in writers.spill_writers.items()}
-    record = {"value": value, "parts": parts, "spilled": spilled}
+    usage = ItemUsage(
+        get_process_name(), time.process_time() - cpu_start, read_peak_memory_mebibytes()
+    )
+    record = {"value": value, "parts": parts, "spilled": spilled, "usage": asdict(usage)}
     (scratch / "done.json").write_text(json.dumps(record))
     if _read_item_result(folder):  # of an earlier try that finished meanwhile
         shutil.rmtree(scratch)

@@ -32,11 +32,15 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from hallmark.tasks.contract.allowed_roots import check_config_paths
-from hallmark.tasks.contract.artifact import Artifact
+from hallmark.tasks.contract.artifact import Artifact, Table
 from hallmark.tasks.contract.commit import commit_child_artifact, commit_stage_output
-from hallmark.tasks.contract.errors import HallmarkError, get_first_error_line
+from hallmark.tasks.contract.errors import (
+    HallmarkError,
+    TemporaryError,
+    get_first_error_line,
+)
 from hallmark.tasks.contract.external_inputs import monitor_external_inputs
-from hallmark.tasks.contract.inputs import iter_artifacts
+from hallmark.tasks.contract.inputs import iter_artifacts, iter_inputs
 from hallmark.tasks.contract.lease import LeaseHolder, clear_or_remove_folder
 from hallmark.tasks.contract.resources import DEFAULT_RESOURCES, Resources
 from hallmark.tasks.contract.session import (
@@ -51,6 +55,8 @@ from hallmark.tasks.contract.session import (
 from hallmark.tasks.contract.settings import EmptyConfig, StageConfig
 from hallmark.tasks.contract.stage_call import Determinism, StageCall, StageDefinition
 from hallmark.tasks.contract.stage_context import ProgressCallback, StageContext, Stopwatch
+from hallmark.tasks.contract.store_lease import StoreLease
+from hallmark.tasks.contract.stored_states import StoredStates
 from hallmark.tasks.contract.tombstones import read_purged_ids
 
 log = logging.getLogger("hallmark")
@@ -210,16 +216,26 @@ class BoundStage(StageCall):
         listener = self.session.listener
         stored_artifact = self.find_and_check_stored_artifact()
         if stored_artifact is None:
-            with self.session.store.lease_work_area(
-                self.stage.name, self.work_area_id, self._report_wait
-            ) as work_area:
+            store = self.session.store
+            with (
+                store.lease_work_area(
+                    self.stage.name, self.work_area_id, self._report_wait
+                ) as work_area,
+                store.lease_for_all_hosts(work_area, self._report_wait) as lease,
+            ):
                 # Another run may have committed it while this one waited for the lease.
                 stored_artifact = self.find_and_check_stored_artifact()
                 if stored_artifact is None:
                     self._check_inputs_not_purged()
                     stopwatch = Stopwatch()
-                    listener(self._make_event("start"))
-                    committed = self._execute_and_commit(work_area, stopwatch, on_progress)
+                    listener(self._make_event("start", inputs=self._list_inputs()))
+                    try:
+                        committed = self._execute_and_commit(
+                            work_area, lease, stopwatch, on_progress
+                        )
+                    except BaseException as error:
+                        listener(self._make_event("failed", description=type(error).__name__))
+                        raise
                     listener(
                         self._make_event(
                             "done",
@@ -233,8 +249,11 @@ class BoundStage(StageCall):
                 )
             if stored_artifact is None:
                 return StageOutput(committed.artifact, was_stored=False)
-        listener(self._make_event("cached", artifact=stored_artifact))
+        listener(self._make_event("cached", artifact=stored_artifact, inputs=self._list_inputs()))
         return StageOutput(stored_artifact, was_stored=True)
+
+    def _list_inputs(self) -> tuple[Artifact | Table, ...]:
+        return tuple(iter_inputs(self.arguments.values()))
 
     def _report_wait(self, holder: LeaseHolder) -> None:
         log.warning(
@@ -258,7 +277,11 @@ class BoundStage(StageCall):
                 )
 
     def _execute_and_commit(
-        self, work_area: Path, stopwatch: Stopwatch, on_progress: ProgressCallback | None
+        self,
+        work_area: Path,
+        lease: StoreLease | None,
+        stopwatch: Stopwatch,
+        on_progress: ProgressCallback | None,
     ) -> _CommittedOutput:
         """Run the body in a work area and commit its output."""
 
@@ -291,6 +314,14 @@ class BoundStage(StageCall):
             on_metrics=report_metrics,
             find_stop_reason=self.session.find_stop_reason,
         )
+        if lease is not None:
+            context.stored_states = StoredStates(
+                self.session.store,
+                lease,
+                work_area=work_area,
+                fingerprint=self.fingerprint,
+                inputs={artifact.name for artifact in iter_artifacts(self.arguments.values())},
+            )
         context.commit_child_artifact = input_monitor.guard_commit(
             functools.partial(self._commit_child_artifact, context)
         )
@@ -302,7 +333,11 @@ class BoundStage(StageCall):
                 self.stage.body, **self.arguments, config=self.config, context=context
             )
             check_config_paths(self.config, self.label)  # a link may have been exchanged meanwhile
+            if lease is not None:
+                lease.renew()
             artifact = commit_stage_output(self, context, stopwatch)
+            if context.stored_states is not None:
+                context.stored_states.remove()
             return _CommittedOutput(artifact, context.preserved_names)
         except HallmarkError as error:
             if str(error).startswith("stage "):
@@ -326,6 +361,8 @@ class BoundStage(StageCall):
             self._verify_input_files()
             raise
         finally:
+            if context.stored_states is not None:
+                context.stored_states.close()
             context.close_quietly()
 
     def _verify_input_files(self) -> None:
@@ -369,13 +406,25 @@ def _run_as_prefect_task(bound_stage: BoundStage) -> Artifact:
 
     from hallmark.tasks.contract.prefect_reporter import PrefectStageReporter
 
-    def should_retry(_task: Any, _run: Any, state: Any) -> bool:
-        # A HallmarkError says what the user must change, so a retry cannot help.
+    policy = bound_stage.session.get_retry_policy(bound_stage.label, bound_stage.stage.name)
+
+    def should_retry(_task: Any, task_run: Any, state: Any) -> bool:
         try:
             state.result()
-        except HallmarkError:
-            return False
-        except Exception:
+        except Exception as error:
+            # Other HallmarkErrors say what the user must change, so a retry cannot help.
+            if isinstance(error, HallmarkError) and not isinstance(error, TemporaryError):
+                return False
+            sentence = f": {error}" if isinstance(error, TemporaryError) else ""
+            log.warning(
+                "stage %s failed with %s%s; execution %d of %d starts in %g seconds",
+                bound_stage.label,
+                type(error).__name__,
+                sentence,
+                task_run.run_count + 1,
+                policy.count + 1,
+                policy.delay_seconds,
+            )
             return True
         return False
 
@@ -384,7 +433,8 @@ def _run_as_prefect_task(bound_stage: BoundStage) -> Artifact:
         task_run_name=f"{bound_stage.label} {bound_stage.fingerprint[:8]}",
         cache_policy=NO_CACHE,
         persist_result=False,
-        retries=1,
+        retries=policy.count,
+        retry_delay_seconds=policy.delay_seconds,
         retry_condition_fn=should_retry,
     )
     def run_or_load_stage() -> Any:

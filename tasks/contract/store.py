@@ -9,6 +9,12 @@
     <store>/run-order/<number>-<run id>                        the order in which the runs began
     <store>/reviews/<review id>.json, .json.sig                signed decisions about cards
     <store>/releases/<run id>.json                             released versions of models
+    <store>/store-format.json                                  version of the format of the store
+    <store>/equivalent-versions/<library>-<version>.json       versions that count as equal
+    <store>/store-use/<token>.json                             commands on the whole store
+    <store>/leases/<stage>-<fingerprint>.json                  holders of work areas  } not in a
+    <store>/work-states/<stage>-<fingerprint>/                 states of trainings    } local store
+    <store>/watched/<digest>.json                              requested audits of other checkpoints
     <store>/secret                                             key of the hashes in ledgers
     <work>/<stage>-<fingerprint>/                              work areas, leased, always local
 
@@ -23,30 +29,32 @@ import errno
 import hashlib
 import hmac
 import json
+import logging
 import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import deepcopy
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypedDict, TypeGuard
+from typing import TypedDict
 
-from hallmark.tasks.contract.artifact import (
-    Artifact,
-    Manifest,
-    compute_content_digest,
-    compute_table_digest,
-)
-from hallmark.tasks.contract.columns import Column
+from hallmark.tasks.contract.artifact import Artifact
 from hallmark.tasks.contract.errors import HallmarkError
 from hallmark.tasks.contract.external_files import hash_file
 from hallmark.tasks.contract.lease import LeaseHolder, lease_folder, shared_lock, try_exclusive_lock
+from hallmark.tasks.contract.manifests import (
+    ARTIFACT_NAME_PATTERN,
+    LAYOUT_VERSION,
+    Manifest,
+    parse_manifest,
+)
 from hallmark.tasks.contract.object_store import ObjectStore
+from hallmark.tasks.contract.store_lease import StoreLease, lease_in_store
 from hallmark.tasks.contract.tombstones import (
     TOMBSTONES_FILE,
     apply_tombstones,
@@ -54,31 +62,16 @@ from hallmark.tasks.contract.tombstones import (
     parse_tombstones,
 )
 
-#: Version of the layout of an artifact's tables and files; raised when the layout changes.
-LAYOUT_VERSION = 2
-
 #: Maximum number of files that are uploaded at the same time.
 MAX_PARALLEL_UPLOADS = 8
 
-#: Keys of every manifest.
-MANIFEST_KEYS = {
-    "stage",
-    "fingerprint",
-    "content",
-    "determinism",
-    "tables",
-    "files",
-    "telemetry",
-    "parts",
-    "lineage",
-}
 #: Components of a fingerprint that ``hallmark status`` compares with their present values.
 STALENESS_COMPONENTS = ("code", "libraries", "config", "external")
-COLUMN_KEYS = {field.name for field in fields(Column)}
 
-#: "stage/fingerprint"; names in files become parts of paths, and this allows none that leaves its
-#: folder.
-ARTIFACT_NAME_PATTERN = re.compile(r"\w+/[0-9a-f]+")
+log = logging.getLogger("hallmark")
+
+#: The secrets that other users can read and that a warning of this process has named.
+_SECRETS_WITH_WARNING: set[Path] = set()
 
 _SECRET_PATTERN = re.compile(rb"(?:[0-9a-f]{2}){16,}\s*")
 
@@ -118,7 +111,9 @@ class Store(ObjectStore):
         manifest_bytes = self.get(f"{folder}/manifest.json")
         if manifest_bytes is None:
             return None
-        manifest = self._parse_manifest(folder, manifest_bytes)
+        manifest = parse_manifest(
+            manifest_bytes, folder.removeprefix("artifacts/"), f"{self.uri}/{folder}"
+        )
         if not manifest["fingerprint"].startswith(fingerprint):
             raise HallmarkError(
                 f"two fingerprints share the folder {folder}; remove that folder and run again"
@@ -149,36 +144,25 @@ class Store(ObjectStore):
             )
         return artifact
 
-    def _parse_manifest(self, folder: str, manifest_bytes: bytes) -> Manifest:
-        artifact_name = folder.removeprefix("artifacts/")
-        try:
-            manifest: Manifest | None = json.loads(manifest_bytes)
-        except (ValueError, RecursionError):
-            manifest = None
-        if (
-            isinstance(manifest, dict)
-            and manifest.keys() >= MANIFEST_KEYS
-            and (manifest.get("layout", 1) != LAYOUT_VERSION)
-        ):
-            raise HallmarkError(
-                f"artifact {artifact_name} was written by another version of Hallmark with a "
-                "different layout; remove the artifact's folder and run again to rebuild it, or "
-                "read it with that version"
-            )
-        if not _is_valid_manifest(manifest):
-            raise HallmarkError(
-                f"artifact {artifact_name} is damaged: its manifest.json in "
-                f"{self.uri}/{folder} is incomplete or invalid; remove the artifact's folder and "
-                "run again to rebuild it"
-            )
-        return manifest
+    def list_artifacts(self, stage: str, *, skip_damaged: bool = False) -> list[Artifact]:
+        """Return all committed artifacts of a stage.
 
-    def list_artifacts(self, stage: str) -> list[Artifact]:
-        """Return all committed artifacts of a stage."""
-        candidates = (
-            self.find_artifact(stage, name) for name in self.list_folder_names(f"artifacts/{stage}")
-        )
-        return [artifact for artifact in candidates if artifact]
+        Args:
+            stage: The name of the stage.
+            skip_damaged: Whether to skip damaged artifacts with a warning.
+
+        Raises:
+            HallmarkError: An artifact is damaged.
+        """
+        artifacts = []
+        for name in self.list_folder_names(f"artifacts/{stage}"):
+            try:
+                artifacts.append(self.find_artifact(stage, name))
+            except HallmarkError as error:
+                if not skip_damaged:
+                    raise
+                log.warning("skipped: %s", error)
+        return [artifact for artifact in artifacts if artifact]
 
     def commit(self, scratch_folder: Path, manifest: Manifest) -> Artifact:
         """Move the files of ``scratch_folder`` into the store, then create the manifest.
@@ -254,6 +238,27 @@ class Store(ObjectStore):
         """
         return lease_folder(self.work_folder / f"{stage}-{fingerprint[:16]}", on_wait)
 
+    @contextmanager
+    def lease_for_all_hosts(
+        self, work_area: Path, on_wait: Callable[[LeaseHolder], None]
+    ) -> Iterator[StoreLease | None]:
+        """Lease a work area in the store, too, if that is no local folder.
+
+        The work areas of a local store are in the store, so that their locks hold on every host.
+
+        Args:
+            work_area: The work area, which this process has leased on this machine.
+            on_wait: Called with the holder before waiting for it.
+
+        Yields:
+            The lease; None for a local store.
+        """
+        if self.root_folder is not None:
+            yield None
+            return
+        with lease_in_store(self, work_area.name, work_area, on_wait) as lease:
+            yield lease
+
     def shared_lock(self) -> AbstractContextManager[None]:
         """Lock the store on this machine to run stages; several processes may do so at once."""
         return shared_lock(self.work_folder)
@@ -275,23 +280,47 @@ class Store(ObjectStore):
         if secret_hex is None:
             self.set_secret_if_absent(secrets.token_bytes(32))
             secret_hex = self.get("secret")
-            assert secret_hex is not None
+        if secret_hex is None:
+            raise HallmarkError(
+                f"the secret in {self.uri}/secret is a folder instead of a file; restore it from a "
+                "backup of the store, or remove it, so that a new secret is created and the "
+                "artifacts that depend on it are rebuilt"
+            )
         if not _SECRET_PATTERN.fullmatch(secret_hex):
             raise HallmarkError(
                 f"the secret in {self.uri}/secret is damaged: it must have at least 32 hexadecimal "
                 "digits; restore it from a backup of the store, or remove it, so that a new secret "
                 "is created and the artifacts that depend on it are rebuilt"
             )
+        self._warn_if_others_can_read_secret()
         return bytes.fromhex(secret_hex.decode())
+
+    def _warn_if_others_can_read_secret(self) -> None:
+        """Log once in this process that a copy of the store has lost the mode of its secret."""
+        if self.root_folder is None:
+            return
+        path = self.root_folder / "secret"
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077 and path not in _SECRETS_WITH_WARNING:
+            _SECRETS_WITH_WARNING.add(path)
+            log.warning(
+                "other users can read the key of the store, %s (its mode is %04o); restrict it "
+                "with: chmod 600 %s",
+                path,
+                mode,
+                path,
+            )
 
     def set_secret_if_absent(self, secret: bytes) -> None:
         """Set the store's secret if it has none; in a local store, only its owner can read it."""
         if self.root_folder is None:
             self.create_if_absent("secret", secret.hex().encode())
             return
-        # mkstemp makes the file private before anything is written to it.
-        descriptor, temporary_path = tempfile.mkstemp(dir=self.root_folder)
+        # mkstemp makes the file private before anything is written to it. A umask may also deny the
+        # owner to read it.
+        descriptor, temporary_path = tempfile.mkstemp(prefix=".secret-", dir=self.root_folder)
         with os.fdopen(descriptor, "w") as file:
+            os.fchmod(descriptor, 0o600)
             file.write(secret.hex())
         with suppress(FileExistsError):
             os.link(temporary_path, self.root_folder / "secret")
@@ -305,85 +334,6 @@ class Store(ObjectStore):
 def get_artifact_store(artifact: Artifact) -> Store | None:
     """Return the store of an artifact, or None if it is a folder outside any store."""
     return artifact.store if isinstance(artifact.store, Store) else None
-
-
-def _is_valid_manifest(manifest: Any) -> TypeGuard[Manifest]:
-    """Whether a manifest has all keys, values of the expected types, and consistent digests."""
-    text_keys = ("stage", "fingerprint", "content", "determinism")
-    mapping_keys = ("tables", "files", "telemetry", "parts", "lineage")
-    return (
-        isinstance(manifest, dict)
-        and manifest.keys() >= MANIFEST_KEYS
-        and all(isinstance(manifest[key], str) for key in text_keys)
-        and all(isinstance(manifest[key], dict) for key in mapping_keys)
-        and all(
-            _is_valid_table_entry(table_entry)
-            for group in ("tables", "telemetry")
-            for table_entry in manifest[group].values()
-        )
-        and all(_is_valid_file_entry(entry) for entry in manifest["files"].values())
-        and manifest["content"] == compute_content_digest(manifest["tables"], manifest["files"])
-        and all(isinstance(manifest["parts"].get(key, {}), dict) for key in STALENESS_COMPONENTS)
-        and _is_valid_lineage(manifest["lineage"])
-    )
-
-
-def _is_valid_lineage(lineage: Any) -> bool:
-    """Whether all names in a lineage, or in a part of one, are those of artifacts or tables."""
-    if isinstance(lineage, dict):
-        return all(map(_is_valid_lineage, lineage.values()))
-    if isinstance(lineage, list):
-        return all(map(_is_valid_lineage, lineage))
-    return lineage is None or (
-        isinstance(lineage, str)
-        and ARTIFACT_NAME_PATTERN.fullmatch(lineage.partition("#")[0]) is not None
-    )
-
-
-def _is_valid_table_entry(table_entry: Any) -> bool:
-    return (
-        isinstance(table_entry, dict)
-        and isinstance(table_entry.get("columns"), list)
-        and all(_is_valid_column_entry(column) for column in table_entry["columns"])
-        and isinstance(table_entry.get("parts"), list)
-        and len(table_entry["parts"]) > 0
-        and all(
-            _is_valid_file_entry(part) and isinstance(part.get("rows"), int)
-            for part in table_entry["parts"]
-        )
-        and table_entry.get("rows") == sum(part["rows"] for part in table_entry["parts"])
-        and _is_valid_segmentation(
-            table_entry.get("pieces", [len(table_entry["parts"])]), len(table_entry["parts"])
-        )
-        and table_entry.get("sha256") == compute_table_digest(table_entry)
-    )
-
-
-def _is_valid_segmentation(parts_per_segment: Any, part_count: int) -> bool:
-    """Whether a list has positive numbers of parts that add up to ``part_count``."""
-    return (
-        isinstance(parts_per_segment, list)
-        and all(type(count) is int and count > 0 for count in parts_per_segment)
-        and sum(parts_per_segment) == part_count
-    )
-
-
-def _is_valid_column_entry(column_entry: Any) -> bool:
-    return (
-        isinstance(column_entry, dict)
-        and {"name", "type", "kind"} <= column_entry.keys() <= COLUMN_KEYS
-        and all(isinstance(value, str) for value in column_entry.values())
-    )
-
-
-def _is_valid_file_entry(file_entry: Any) -> bool:
-    """Whether an entry has all keys of a file and names no file outside the artifact."""
-    return (
-        isinstance(file_entry, dict)
-        and isinstance(file_entry.get("size"), int)
-        and isinstance(file_entry.get("sha256"), str)
-        and all(is_safe_relative_path(file_entry.get(key)) for key in ("name", "path"))
-    )
 
 
 def _try_rename_folder(folder: Path, target: Path) -> bool:

@@ -26,6 +26,10 @@ ManifestEntry = dict[str, Any]
 TOMBSTONES_FILE = "tombstones.json"
 PURGED_DOCUMENTS_FILE = "purged.json"
 
+#: Largest number of bytes of a file's name, and of a path inside an artifact; object stores allow
+#: 1,024 bytes with the prefix.
+MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 900
+
 #: Keys of a rewritten part or file in the tombstones.
 _TOMBSTONE_KEYS = ("path", "size", "sha256")
 _DOC_ID_PATTERN = re.compile("[0-9a-f]{32}")
@@ -75,7 +79,10 @@ def parse_tombstones(tombstone_bytes: bytes | None, folder: str) -> Tombstones:
         and _maps_ids_to_strings(tombstones.get("purged"))
         and isinstance(tombstones.get("entries"), dict)
         and all(
-            isinstance(entry, dict) and entry.keys() == set(_TOMBSTONE_KEYS)
+            isinstance(entry, dict)
+            and entry.keys() == set(_TOMBSTONE_KEYS)
+            and type(entry["size"]) is int
+            and isinstance(entry["sha256"], str)
             for entry in tombstones["entries"].values()
         )
         and all(is_safe_relative_path(entry["path"]) for entry in tombstones["entries"].values())
@@ -172,7 +179,14 @@ def _maps_ids_to_strings(value: Any) -> bool:
 
 
 def is_safe_relative_path(path: Any) -> bool:
-    """Whether a name that was read from a file is a path below the folder that it is joined to."""
+    """Whether a name that was read from a file is a path below the folder that it is joined to.
+
+    A path that is too long for a file system or an object store is none.
+    """
     if not isinstance(path, str) or "\\" in path or "\0" in path:
         return False
-    return not {"", ".", ".."} & set(path.split("/"))  # an absolute path begins with ""
+    names = path.split("/")
+    byte_counts = [len(name.encode(errors="surrogatepass")) for name in names]
+    if max(byte_counts) > MAX_NAME_BYTES or sum(byte_counts) + len(names) > MAX_PATH_BYTES:
+        return False
+    return not {"", ".", ".."} & set(names)  # an absolute path begins with ""

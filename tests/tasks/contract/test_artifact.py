@@ -80,8 +80,16 @@ def test_a_batch_is_a_row_group_and_holds_the_columns_asked_for(session):
     assert [len(batch) for batch in batches] == [4096, 4096, 808]
     whole = table.read(["text", "source"])
     assert pa.Table.from_batches(batches).equals(whole)
-    assert set(whole.column_names) == {"text", "source"}
     [part] = table.parts
+    for min_bytes, row_counts in (
+        (1, [4096, 4096, 808]),
+        (batches[0].nbytes + 1, [8192, 808]),
+        (1 << 40, [9000]),
+    ):
+        larger_batches = list(part.iter_batches(["text", "source"], min_bytes=min_bytes))
+        assert [len(batch) for batch in larger_batches] == row_counts
+        assert pa.Table.from_batches(larger_batches).equals(whole)
+    assert set(whole.column_names) == {"text", "source"}
     assert part.read().equals(table.read()) and part.row_count == 9_000
     assert (
         part.read_empty_table(["text"]).schema == part.read(["text"]).schema

@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from hallmark.tasks.contract import StageConfig, StageContext, stage
+from hallmark.tasks.contract.commit import UNIT_BY_PARALLEL_METRIC
 from tests.tasks.contract.stages import MakeConfig, make
 
 
@@ -72,11 +73,15 @@ def test_telemetry_has_units_and_machine_names(session):
     assert rows["platform"]["note"] == platform.platform()
     assert rows["python"]["note"] == platform.python_version()
     assert {rows[name]["value"] for name in ("host", "platform", "python")} == {None}
-    assert {name: rows[name]["unit"] for name in ("seconds", "cpu_seconds", "peak_memory")} == {
+    values = {"host", "platform", "python"} ^ rows.keys()
+    assert {name: rows[name]["unit"] for name in values} == {
         "seconds": "s",
         "cpu_seconds": "s",
         "peak_memory": "MiB",
+        **UNIT_BY_PARALLEL_METRIC,
     }
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # Linux counts in KiB
     assert 0.5 * most < rows["peak_memory"]["value"] <= most
     assert 0 < rows["seconds"]["value"] < 300 and rows["cpu_seconds"]["value"] >= 0
+    assert 0 < rows["parallel_seconds"]["value"] <= rows["seconds"]["value"]
+    assert rows["parallel_items"]["value"] == 1

@@ -147,7 +147,7 @@ def test_a_folder_that_is_swapped_and_swapped_back_is_noticed(session, text, nam
             swap_folder_back(text)
 
     session.listener = act
-    with pytest.raises(FileChangedError, match="changed while it was read"):
+    with pytest.raises(FileChangedError, match="changed while it was being read"):
         run(name, text)
     session.listener = lambda event: None
     assert text.read_text() == "old" and session.store.list_artifacts(name) == []
@@ -167,7 +167,7 @@ def test_a_folder_above_that_is_swapped_and_swapped_back_is_noticed(session, tex
             away.rename(models)
 
     session.listener = act
-    with pytest.raises(FileChangedError, match="changed while it was read"):
+    with pytest.raises(FileChangedError, match="changed while it was being read"):
         run("read_file", text)
 
 
@@ -185,7 +185,7 @@ def test_a_link_that_names_another_folder_for_a_while_is_noticed(session, text):
             point(other if event.completed == 0 else text.parent)
 
     session.listener = act
-    with pytest.raises(FileChangedError, match=r"latest.* changed while it was read"):
+    with pytest.raises(FileChangedError, match=r"latest.* changed while it was being read"):
         read_file(ReadConfig(path=link / "a.txt"))
 
 
@@ -246,7 +246,7 @@ def test_files_that_do_not_count_may_change(session, text):
 def test_a_file_that_is_added_counts(session, text):
     """A reader may take it: a tokenizer's settings, or weights in one file beside shards."""
     when(session, "progress", 0, lambda: (text.parent / "b.txt").write_text("more"))
-    with pytest.raises(FileChangedError, match=r"b\.txt changed while it was read"):
+    with pytest.raises(FileChangedError, match=r"b\.txt changed while it was being read"):
         run("read_folder", text)
 
 
@@ -254,7 +254,7 @@ def test_an_error_that_a_changed_file_explains_says_so(session, text):
     when(session, "progress", 0, text.unlink)
     with pytest.raises(
         HallmarkError,
-        match=r"a\.txt vanished while it was read; nothing was stored; restore the file",
+        match=r"a\.txt vanished while it was being read; nothing was stored; restore the file",
     ):
         run("read_file", text)
 
@@ -287,8 +287,8 @@ def test_the_state_of_files_is_written_and_read(text):
 
 METADATA = (
     r"^stage {}: {} was renamed or replaced, or its permissions, owner or links changed while it "
-    r"was read, so the stage may have read other content; nothing was stored; run again when "
-    r"no other process changes it$"
+    r"was being read, so the stage may have read different content; nothing was stored; run "
+    r"again when no other process is changing it$"
 )
 
 
@@ -358,7 +358,9 @@ def test_new_content_with_the_old_time_of_content_is_a_change(text):
     with files.record_hashed_files():
         hash_file(text)
     rewrite(text)
-    assert re.search(r"a\.txt changed while it was read; nothing", files.describe_first_change())
+    assert re.search(
+        r"a\.txt changed while it was being read; nothing", files.describe_first_change()
+    )
 
 
 def test_a_pipe_in_the_place_of_an_empty_file_is_not_waited_for(text):
@@ -371,7 +373,7 @@ def test_a_pipe_in_the_place_of_an_empty_file_is_not_waited_for(text):
         text.unlink()
         os.mkfifo(text)
         os.utime(text, ns=(0, 10**18))
-        assert "a.txt changed while it was read" in files.describe_first_change()
+        assert "a.txt changed while it was being read" in files.describe_first_change()
 
 
 @pytest.mark.parametrize("gone", ["a.txt", "model", "models"])
@@ -381,7 +383,7 @@ def test_a_path_that_vanishes_after_its_digest_was_taken_is_named(text, gone):
     whole.rename(whole.with_name("away"))
     with pytest.raises(
         FileChangedError,
-        match=r"a\.txt vanished while it was read; nothing was stored; restore the file",
+        match=r"a\.txt vanished while it was being read; nothing was stored; restore the file",
     ):
         ExternalFiles().add_file(text, state)
 
@@ -392,8 +394,8 @@ def test_a_folder_above_that_becomes_a_file_is_missing(text):
         hash_file(text)
     text.parent.rename(text.parent.with_name("away"))
     text.parent.write_text("")
-    assert "a.txt vanished while it was read" in files.describe_first_change()
-    with pytest.raises(FileChangedError, match="vanished while it was read"):
+    assert "a.txt vanished while it was being read" in files.describe_first_change()
+    with pytest.raises(FileChangedError, match="vanished while it was being read"):
         ExternalFiles().add_file(text, files.file_states[str(text)])
 
 
@@ -405,7 +407,7 @@ def test_a_folder_or_link_that_vanishes_is_named(text, kind):
         **{kind: {str(gone): (1, 2, 3, 4)[: 2 if kind == "directory_times" else 4]}}
     )
     assert files.describe_first_change().startswith(
-        f"{gone} vanished while it was read; nothing was stored; restore the file"
+        f"{gone} vanished while it was being read; nothing was stored; restore the file"
     )
 
 

@@ -1,5 +1,6 @@
 """Test stages in a Prefect flow: the result of a call, and which failures are retried."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from hallmark.tasks.contract import (
     Artifact,
     HallmarkError,
+    RetryPolicy,
     Session,
     StageConfig,
     StageContext,
     Store,
+    TemporaryError,
     UsageError,
     open_session,
     stage,
@@ -23,6 +26,7 @@ from tests.tasks.contract.stages import COUNT
 class FailsConfig(StageConfig):
     log: str  # a file that gets a letter a try
     fault: str = ""
+    failures: int = 1
 
 
 @stage(name="fails_once", tables={"count": COUNT})
@@ -31,12 +35,13 @@ def fails_once(config: FailsConfig, context: StageContext) -> None:
     with Path(config.log).open("a") as file:
         file.write("x")
     tries = len(Path(config.log).read_text())
-    if config.fault and tries == 1:
+    if config.fault and tries <= config.failures:
         raise {
             "hallmark": HallmarkError("say this"),
             "usage": UsageError("give another"),
             "memory": MemoryError(),
             "other": KeyError("x"),
+            "temporary": TemporaryError("the store is away"),
         }[config.fault]
     context.get_table_writer("count").write({"rows": [tries]})
 
@@ -45,12 +50,15 @@ def fails_once(config: FailsConfig, context: StageContext) -> None:
 def run(server, tmp_path):
     """Run the stage twice in a flow, and return both results and the events."""
 
-    def run(config):
+    def run(config, policy=None):
         heard = []
 
         @flow
         def twice():
-            with open_session(Session(Store(tmp_path), listener=heard.append)):
+            session = Session(Store(tmp_path), listener=heard.append)
+            if policy:
+                session.get_retry_policy = lambda label, stage_name: policy[label, stage_name]
+            with open_session(session):
                 return fails_once(config), fails_once.with_label("again")(config)
 
         with temporary_settings({PREFECT_API_URL: server}):
@@ -69,7 +77,7 @@ def test_call_in_flow_returns_computed_or_cached_artifact(run, tmp_path):
 def test_unexplained_failure_is_retried_once(run, tmp_path):
     made, _, heard = run(FailsConfig(log=str(tmp_path / "log"), fault="other"))
     assert made["count"].read()["rows"].to_pylist() == [2]
-    assert [kind for kind, _ in heard] == ["start", "start", "done", "cached"]
+    assert [kind for kind, _ in heard] == ["start", "failed", "start", "done", "cached"]
 
 
 @pytest.mark.parametrize(
@@ -83,4 +91,40 @@ def test_unexplained_failure_is_retried_once(run, tmp_path):
 def test_failure_that_a_retry_cannot_fix_is_not_retried(run, tmp_path, fault, kind, says):
     with pytest.raises(kind, match=says):
         run(FailsConfig(log=str(tmp_path / "log"), fault=fault))
+    assert (tmp_path / "log").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("other", "with KeyError"),
+        ("temporary", "with TemporaryError: stage fails_once: the store is away"),
+    ],
+)
+def test_the_policy_decides_how_often_and_when_a_stage_is_retried(
+    run, tmp_path, caplog, fault, sentence
+):
+    policies = {
+        ("fails_once", "fails_once"): RetryPolicy(2, 0.5),
+        ("again", "fails_once"): RetryPolicy(0),
+    }
+    began = time.monotonic()
+    config = FailsConfig(log=str(tmp_path / "log"), fault=fault, failures=2)
+    made, _, heard = run(config, policies)
+    assert time.monotonic() - began >= 2 * 0.5
+    assert made["count"].read()["rows"].to_pylist() == [3]
+    assert [kind for kind, _ in heard] == ["start", "failed"] * 2 + ["start", "done", "cached"]
+    messages = [record.getMessage() for record in caplog.records if record.name == "hallmark"]
+    assert messages == [
+        f"stage fails_once failed {sentence}; execution {number} of 3 starts in 0.5 seconds"
+        for number in (2, 3)
+    ]
+
+
+def test_a_stage_whose_policy_allows_no_retry_fails_at_once(run, tmp_path):
+    with pytest.raises(KeyError):
+        run(
+            FailsConfig(log=str(tmp_path / "log"), fault="other"),
+            {("fails_once", "fails_once"): RetryPolicy(0)},
+        )
     assert (tmp_path / "log").read_text() == "x"

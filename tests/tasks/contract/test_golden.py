@@ -34,13 +34,13 @@ from hallmark.tasks.contract import (
     hash_to_ids,
     table_schema,
 )
-from hallmark.tasks.contract.artifact import compute_content_digest, compute_table_digest
 from hallmark.tasks.contract.columns import strip_metadata
 from hallmark.tasks.contract.fingerprint import (
     CONTRACT_VERSION,
     compute_fingerprint,
     hash_syntax_tree,
 )
+from hallmark.tasks.contract.manifests import compute_content_digest, compute_table_digest
 from hallmark.tasks.contract.table_writers import TableWriter
 from hallmark.tasks.corpus.deduplicate_near import SIGNATURES
 from hallmark.tasks.corpus.ingest import QUARANTINE, ingest

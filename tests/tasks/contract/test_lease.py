@@ -202,8 +202,7 @@ def test_no_lease_is_waited_for_where_there_can_be_none(tmp_path):
         with pytest.raises(OSError), lease_folder(tmp_path / name):
             pass
     away = (
-        r"link is a link to .*away, which does not exist; mount or create the target, or remove "
-        r"the link"
+        r"link is a link to .*away, whose files a run could delete; remove the link and run again"
     )
     with pytest.raises(UsageError, match=away), lease_folder(tmp_path / "link"):
         pass

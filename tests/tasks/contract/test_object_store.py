@@ -90,7 +90,9 @@ def test_a_folder_of_something_else_is_not_read_as_a_store(tmp_path, entries, is
 @pytest.mark.parametrize("address", ["http://x.invalid/", "https://x.invalid/a", "memory:///a"])
 @pytest.mark.parametrize("create", [False, True])
 def test_an_address_that_cannot_be_a_store_is_refused(address, create):
-    with pytest.raises(UsageError, match="is not a store; specify a folder or the URI"):
+    with pytest.raises(
+        UsageError, match="is not the address of a store; specify a folder or the URI"
+    ):
         Store(address, create_missing=create)
 
 
@@ -115,12 +117,12 @@ def test_an_object_is_fetched_once_and_only_as_the_manifest_has_it(bucket, tmp_p
     whole, wrong = sha256_hex(b"content"), sha256_hex(b"other")
     with pytest.raises(HallmarkError, match=r"far/a/b does not match the SHA-256 in its manifest"):
         store.fetch_object("a/b", wrong)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert [path for path in (tmp_path / "fetched").rglob("*") if path.is_file()] == []
     assert store.fetch_object("a/b", whole).read_bytes() == b"content"
     bucket.delete_object(Bucket="hallmark", Key="far/a/b")
     assert store.fetch_object("a/b", whole).read_bytes() == b"content"
     assert not store.fetch_object("a/none", whole).exists()
-    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
+    assert len([path for path in (tmp_path / "fetched").rglob("*") if path.is_file()]) == 1
 
 
 @pytest.mark.parametrize("kind", ["folder", "bucket"])

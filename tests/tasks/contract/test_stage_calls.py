@@ -185,6 +185,7 @@ def test_error_message_names_the_stage(session, fault, kind, says):
     assert [(e.kind, e.completed, e.total, e.description) for e in heard] == [
         ("start", 0, 0, ""),
         ("progress", 1, 2, "half"),
+        ("failed", 0, 0, kind.__name__),
     ]
     assert session.store.list_artifacts("fails") == []
 

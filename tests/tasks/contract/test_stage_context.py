@@ -3,14 +3,21 @@
 import errno
 import hmac
 import json
+import time
 from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from hallmark.tasks.contract import HallmarkError, StageContext, column, table_schema
-from hallmark.tasks.contract.stage_context import Stopwatch, concat_spilled_tables
+from hallmark.tasks.contract.mappers import ProcessMapper
+from hallmark.tasks.contract.stage_context import (
+    Stopwatch,
+    concat_spilled_tables,
+    get_process_name,
+)
 from tests.tasks.contract.stages import COUNT
 
 NOTES = pa.schema([("note", pa.string())])
@@ -235,7 +242,53 @@ def test_result_of_an_item_is_a_json_value(tmp_path):
     [done] = StageContext(tmp_path, {"count": COUNT}).map_items(spell, ["one"], 1)
     said = json.loads((done.folder / "done.json").read_text())
     size = done.spill_path("notes").stat().st_size
+    usage = said.pop("usage")
     assert said == {"value": {"word": "one"}, "parts": done.parts, "spilled": {"notes": size}}
+    assert usage == done.usage and usage["process"] == get_process_name()
+    assert usage["cpu_seconds"] >= 0 and usage["peak_memory"] > 1
+
+
+def work_for(seconds, out):
+    """Take processor time, and write two notes."""
+    start = time.process_time()
+    while time.process_time() - start < seconds:
+        pass
+    out.get_spill_writer("notes", NOTES).write({"note": ["a", "b"]})
+
+
+def test_usage_of_items_in_this_process(tmp_path):
+    work = StageContext(tmp_path, {})
+    results = work.map_items(work_for, [0.02, 0.03])
+    first = replace(work.parallel_usage)
+    assert first.parallel_seconds >= 0.05 and first.worker_seconds == first.parallel_seconds
+    assert first.worker_cpu_seconds == 0  # the main process's processor time includes them
+    assert first.worker_peak_memory == max(done.usage["peak_memory"] for done in results)
+    assert (first.parallel_items, first.reused_items) == (2, 0)
+    assert first.temporary_bytes == sum(done.spilled["notes"] for done in results)
+    work.map_items(work_for, [0.01])
+    both = work.parallel_usage
+    assert both.parallel_seconds >= first.parallel_seconds + 0.01 and both.parallel_items == 2
+
+
+def test_usage_of_items_in_other_processes(tmp_path):
+    with ProcessMapper(2) as mapper:
+        work = StageContext(tmp_path, {}, mapper)
+        results = work.map_items(work_for, [0.3] * 6)
+    usage = work.parallel_usage
+    processes = {done.usage["process"] for done in results}
+    assert get_process_name() not in processes and 1 <= len(processes) <= 2
+    assert usage.worker_cpu_seconds >= 6 * 0.3
+    assert usage.worker_seconds == pytest.approx(len(processes) * usage.parallel_seconds)
+    assert usage.worker_seconds >= 6 * 0.3
+
+
+def test_items_of_an_earlier_attempt_count_as_reused(tmp_path):
+    StageContext(tmp_path, {}).map_items(work_for, [0.05] * 3)
+    again = StageContext(tmp_path, {})
+    again.map_items(work_for, [0.05] * 3)
+    usage = again.parallel_usage
+    assert (usage.reused_items, usage.parallel_items) == (3, 3)
+    assert usage.worker_seconds == 0 and usage.worker_peak_memory == 0
 
 
 def test_clock_starts_when_it_is_created():

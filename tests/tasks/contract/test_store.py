@@ -13,6 +13,7 @@ from hallmark.tasks.contract import (
     ProcessMapper,
     Session,
     Store,
+    TemporaryError,
     UsageError,
     folder_to_artifact,
     open_session,
@@ -91,7 +92,7 @@ def test_store_without_reply_is_reported(monkeypatch):
         lambda: store.put("a", b""),
         lambda: store.list_folder_names("a"),
     ):
-        with pytest.raises(HallmarkError, match=r"s3://hallmark/x cannot be used: .* run again"):
+        with pytest.raises(TemporaryError, match=r"s3://hallmark/x cannot be used: .* run again"):
             ask()
 
 
@@ -117,9 +118,13 @@ def test_unreadable_object_is_distinguished_from_missing_object(tmp_path):
     store = Store(tmp_path)
     store.put("a/b", b"x")
     assert (store.get("a/b"), store.get("a"), store.get("c/d")) == (b"x", None, None)
-    for key in ("a/b/c", "x" * 300):
-        with pytest.raises(HallmarkError, match=r"cannot be used: .* run again"):
+    for key, sentence in (
+        ("a/b/c", r"/a/b is a file, but must be a folder; restore it from a backup"),
+        ("x" * 300, r"cannot be used: .* run again"),
+    ):
+        with pytest.raises(HallmarkError, match=sentence) as error:
             store.get(key)
+        assert not isinstance(error.value, TemporaryError)
 
 
 def test_secret_is_created_once_and_is_private(tmp_path):

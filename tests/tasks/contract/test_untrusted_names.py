@@ -25,10 +25,16 @@ OUTSIDE = [
     7,
 ]
 
+TOO_LONG = ["x" * 256, "ü" * 128, "a/" * 500 + "a"]
 
-@pytest.mark.parametrize("name", [*OUTSIDE, None, ["x"]])
+
+@pytest.mark.parametrize("name", [*OUTSIDE, *TOO_LONG, None, ["x"]])
 def test_names_that_lead_outside_are_detected(name):
     assert not is_safe_relative_path(name)
+
+
+def test_the_longest_names_are_valid():
+    assert is_safe_relative_path("/".join(["x" * 255, "ü" * 127, "a" * 200]))
 
 
 @given(st.lists(st.sampled_from(["..", ".", "", "a", "b.txt", "...", "..a"]), min_size=1))
@@ -50,7 +56,7 @@ def damage(session, artifact, change):
 
 
 @pytest.mark.parametrize("key", ["name", "path"])
-@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("name", [*OUTSIDE, *TOO_LONG])
 def test_manifest_with_names_that_lead_outside_is_refused(session, key, name):
     (session.store.root_folder / "x").write_text("7")  # where some of the names lead
     for artifact, where in (
