@@ -21,7 +21,7 @@ NO_INVENTED_GROUPS = (
 
 #: Why a study of error rates does not measure audits of the whole model.
 NO_CANDIDATES = (
-    "The audit gives values for the whole model or for the user's prompts. A trial has no "
+    "The audit gives values only for the whole model or for the user's prompts, so a trial has no "
     "candidates that the audit could compare."
 )
 
@@ -75,11 +75,46 @@ class Headline:
             {min_verbatim_tokens} tokens of training text".
         tags: Tags that its slice has. Of several findings, the one with the fewest other tags is
             selected, then the one with the largest numbers in these, then the worst value.
+        sample_unit: What n counts, in the plural, if that is not the unit of the metric.
+        short_name: What distinguishes it from the other headline of its audit, such as "after
+            prompts".
+        comparison_tags: The tags in which the finding to compare with differs from it.
+        comparison_name: What that finding is about.
+        null_note: What is said instead of the value expected with no effect, in a clause: why
+            that value is no expectation. Nothing is said of a share of zero.
+        states_null: Whether the statement names the value expected with no effect.
+        alternatives_tag: The tag whose other values are other ways to measure the same. The
+            worst of all is named. If it is significant, corrected for all tests of its audit, no
+            conclusion follows from a headline that is not.
     """
 
     metric: str
     statement: str
     tags: Mapping[str, str] = field(default_factory=dict)
+    sample_unit: str = ""
+    short_name: str = ""
+    comparison_tags: Mapping[str, str] = field(default_factory=dict)
+    comparison_name: str = ""
+    null_note: str = ""
+    states_null: bool = False
+    alternatives_tag: str = ""
+
+
+@dataclass(frozen=True)
+class DetectionCount:
+    """Select the findings that count what was detected in texts, by type.
+
+    Attributes:
+        metric: Their metric. The tag ``part`` is the type; without it, nothing was detected.
+        place: Where it was detected, in the plural; n counts this.
+        nothing: What was not detected, if nothing was.
+        limit: What is not known of the detected values, in a clause.
+    """
+
+    metric: str
+    place: str
+    nothing: str
+    limit: str
 
 
 @dataclass(frozen=True)
@@ -128,10 +163,15 @@ class AuditDescription:
             audits, in a clause; empty if a check applies to it, or if it needs none.
         risk: Name of the risk in ``RISKS`` that it measures; empty for an audit that only shows
             how sensitive others are.
+        sample_unit: What n of a finding counts, in the plural, such as "prompts".
+        sample_units: The same by metric, for metrics with another unit.
         headline: The finding to report if the audit discovers no harm.
+        second_headline: The other half of the answer, always reported together with the headline;
+            the worse of both comes first.
         further_headlines: How other findings are described if they are discoveries of harm.
         sensitivity: By risk, the findings about planted text that show which effects can be
             detected.
+        counts: By risk, a count that is reported although nothing is compared with it.
         question: What the audit asks, as one question.
         charts: The charts of its page. The first, with its table, is shown at once, the others
             after a click. Without a chart, the findings of its first metric are drawn.
@@ -150,17 +190,25 @@ class AuditDescription:
     is_about_stereotypes: bool = False
     no_capability_check_because: str = ""
     risk: str = field(kw_only=True)
+    sample_unit: str = ""
+    sample_units: Mapping[str, str] = field(default_factory=dict)
     headline: Headline | None = None
+    second_headline: Headline | None = None
     further_headlines: tuple[Headline, ...] = ()
     sensitivity: Mapping[str, tuple[Headline, ...]] = field(default_factory=dict)
+    counts: Mapping[str, DetectionCount] = field(default_factory=dict)
     question: str = field(kw_only=True)
     charts: tuple[ChartDescription, ...] = ()
     limits: str = ""
     glossary: Mapping[str, str] = field(default_factory=dict)
     not_studied_because: str = ""
 
+    def get_sample_unit(self, metric: str) -> str:
+        """Return what n of the findings of a metric counts, in the plural; empty if not known."""
+        return self.sample_units.get(metric, self.sample_unit)
+
     def __post_init__(self) -> None:
-        for risk in (self.risk, *self.sensitivity):
+        for risk in (self.risk, *self.sensitivity, *self.counts):
             if risk and risk not in RISKS:
                 raise ValueError(
                     f"audit {self.title!r}: the risk {risk!r} is unknown; use one of "
@@ -181,10 +229,16 @@ WITHOUT_PLANTED_TEXT = "without planted text"
 ITEMS_IN_TRAINING_TEXT = "items_in_training_text"
 ITEMS_IN_TRAINING_TEXT_TITLE = "Items in the training text"
 
+#: The metrics of rows whose prompt is only where their text occurs: the model was not given it.
+UNPROMPTED_METRICS = frozenset({"unprompted_identifier_share"})
+
+#: The column of texts that the model wrote and that contain an identifier.
+GENERATED_PERSONAL_TEXT = "personal_text"
+
 #: The metrics of the audit of capability, which has no probe, with their titles.
 CAPABILITY_METRICS = {
     "bits_per_byte": "Bits per byte",
-    "bits_per_byte_difference": "Difference in bits per byte from baselines",
+    "bits_per_byte_difference": "Difference from baselines in bits per byte",
     "agreement_accuracy": "Subject-verb agreement accuracy",
     "garden_path_share": "Garden-path effects that the model shows",
     "cloze_accuracy": "Cloze accuracy",

@@ -134,8 +134,8 @@ REQUESTS = table_schema(
         "prefix_text",
         pa.large_string(),
         "audit text",
-        "text that is given to a scorer of whole texts before the generated text; null if only "
-        "the generated text is scored",
+        "text that is placed before the generated text for a scorer that rates whole texts; null "
+        "if only the generated text is scored",
     ),
     column(
         "masked_words",
@@ -162,8 +162,8 @@ REQUEST_SETTINGS = (
 )
 
 LOOKUPS = table_schema(
-    "Texts to search for in the training text, in order to count how often the model had read the "
-    "text of each item (an item is one measured example).",
+    "Texts to search for in the training text, in order to count how often the text of each item "
+    "was read in training (an item is one measured example).",
     column("item", ID_TYPE, "id", "id of the item that the text belongs to"),
     column(
         "token_ids",
@@ -388,7 +388,7 @@ OCCURRENCE_COUNTS = table_schema(
         "occurrences",
         pa.int64(),
         "figure",
-        "number of times that the complete texts of the item were read in training by the "
+        "number of times that the complete texts of the item had been read in training up to the "
         "checkpoint's step; null if the texts are shorter than the shortest recorded run of "
         "tokens",
         unit="times",

@@ -1,10 +1,9 @@
 """Answer requests: the only stage of an audit that runs the audited model.
 
 Requests are answered in chunks that depend on the requests alone, so a killed stage loses at most
-one chunk. The model is opened at the first unanswered chunk, once for all probes, in this process:
-its kernels use every processor, and other numbers of threads would change the order of some sums.
-The stage does not know the use of the answers, so a change of scorer, threshold or statistic
-repeats no inference.
+one chunk. The model is opened at the first unanswered chunk, once for all probes: on Ray by each
+worker that lasts, else in this process. The stage does not know the use of the answers, so a change
+of scorer, threshold or statistic repeats no inference.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ from hallmark.tasks.contract import (
     ExternalFiles,
     FileChangedError,
     Row,
-    SerialMapper,
     StageConfig,
     StageContext,
     Table,
@@ -391,13 +389,13 @@ def _answer_requests(
     context: StageContext,
     untrained_seed: int | None,
 ) -> None:
-    context.mapper = SerialMapper()
+    device = context.share_model_between_items(config.device)
     request_rows = requests.read(REQUESTS.names)
     chunk_results = context.map_items(
         answer_chunk,
         group_distinct_requests_into_chunks(request_rows),
         checkpoint,
-        config,
+        config.model_copy(update={"device": device}),
         untrained_seed,
     )
     model_rows = [result.value for result in chunk_results[:1]]
@@ -434,7 +432,7 @@ def respond_untrained_models(
     All checkpoints of one training share the answers. A model that cannot be built gives a reason
     instead of answers.
     """
-    context.mapper = SerialMapper()
+    device = context.share_model_between_items(config.device)
     request_rows = requests.read(REQUESTS.names)
     is_main_score = pc.and_(
         pc.equal(request_rows["kind"], "score"), pc.equal(request_rows["part"], "")
@@ -444,7 +442,7 @@ def respond_untrained_models(
         [SmallModel(number) for number in range(SMALL_MODEL_COUNT)],
         checkpoint,
         request_rows.filter(is_main_score),
-        config.model_copy(update={"dtype": "float32"}),
+        config.model_copy(update={"device": device, "dtype": "float32"}),
     )
 
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hallmark.tasks.audits.audit_tables import REFERENCE_SCORES
+from hallmark.tasks.audits.audited_models.opening import open_audited_tokenizer
 from hallmark.tasks.audits.inference import RespondConfig, open_cached_model
 from hallmark.tasks.contract import (
     Artifact,
-    SerialMapper,
     StageContext,
     TableWriters,
     UsageError,
@@ -78,7 +78,7 @@ def score_with_reference(
     request is scored from its beginning, if the request is in the main part. Other responses get no
     row.
     """
-    context.mapper = SerialMapper()
+    device = context.share_model_between_items(config.device)
     request_columns = ["request", "item", "part", "source_text"]
     requests, items = request_set["requests"].read(request_columns), request_set["items"].read()
     response_rows = response_set["responses"].read(["request", "draw", "text"])
@@ -93,7 +93,7 @@ def score_with_reference(
     response_rows = response_rows.append_column("is_generated", is_generated).filter(
         pc.is_valid(texts)
     )
-    if len(response_rows) and open_cached_model(reference_model, config).model_kind == "masked":
+    if len(response_rows) and open_audited_tokenizer(reference_model).model_kind == "masked":
         raise UsageError(
             f"{reference_model.name} is a masked language model and cannot score generated "
             "text; specify a causal language model as the reference"
@@ -110,7 +110,12 @@ def score_with_reference(
         ResponseBatch(begin, response_rows.slice(begin, end - begin))
         for begin, end in pairwise(bounds)
     ]
-    context.map_items(score_batch_with_reference, batches, reference_model, config)
+    context.map_items(
+        score_batch_with_reference,
+        batches,
+        reference_model,
+        config.model_copy(update={"device": device}),
+    )
 
 
 def _look_up_values(

@@ -33,6 +33,12 @@ CAPABILITY_DESCRIPTION = AuditDescription(
     "How well the model predicts held-out text was not measured.",
     risk="capability",
     not_studied_because=NO_CANDIDATES,
+    sample_unit="documents",
+    sample_units={
+        "agreement_accuracy": "pairs of sentences",
+        "garden_path_share": "pairs of sentences",
+        "cloze_accuracy": "passages",
+    },
     question="Does the model predict text better than much simpler models?",
     charts=(
         ChartDescription(
@@ -45,9 +51,9 @@ CAPABILITY_DESCRIPTION = AuditDescription(
         ChartDescription(
             "agreement_accuracy",
             "share of pairs",
-            "Share of sentence pairs in which the model prefers the verb that agrees with its "
-            "noun, as a function of the number of words between noun and verb. The dashed line "
-            "marks 50 % (guessing).",
+            "Share of sentence pairs in which the model prefers the verb form that agrees with "
+            "the subject, as a function of the number of words between subject and verb. The "
+            "dashed line marks 50 % (guessing).",
             reference_value=0.5,
             tags={"part": "model"},
             varying_tag="distance",
@@ -67,7 +73,8 @@ CAPABILITY_DESCRIPTION = AuditDescription(
             "that the model is better"
         ),
         "agreement_accuracy": (
-            "share of sentence pairs in which the verb that agrees with its noun is more likely"
+            "share of sentence pairs in which the verb form that agrees with the subject is more "
+            "likely"
         ),
         "garden_path_share": (
             "share of sentences with a misleading beginning that surprise the model in the way "

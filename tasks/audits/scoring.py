@@ -20,6 +20,7 @@ from hallmark.tasks.audits.audit_tables import CONTROL_SCORES, SCORERS, SCORES
 from hallmark.tasks.audits.responses import join_texts_with_words_masked
 from hallmark.tasks.contract import (
     Artifact,
+    Mapper,
     SerialMapper,
     StageConfig,
     StageContext,
@@ -96,6 +97,33 @@ class TextBatch:
 
     def __str__(self) -> str:
         return f"texts {self.first_index + 1:,} to {self.first_index + len(self.texts):,}"
+
+
+@dataclass(frozen=True)
+class TestedScorer:
+    """Hold a scorer that scores the texts with which it is tested."""
+
+    scorer: AnyScorerConfig
+
+    def __str__(self) -> str:
+        return f"the test of the scorer of kind {self.scorer.kind}"
+
+
+class ScorerDescription(TypedDict):
+    """Describe an opened scorer.
+
+    Attributes:
+        name: Its name.
+        name_with_digest: The name as findings show it.
+        heads: The properties that it scores.
+        has_valid_scores: Whether no score of the texts with which it is tested was outside its
+            range.
+    """
+
+    name: str
+    name_with_digest: str
+    heads: list[str]
+    has_valid_scores: bool
 
 
 class BatchOutcome(TypedDict):
@@ -182,6 +210,19 @@ def select_distinct_texts(texts: pa.ChunkedArray) -> pa.Array:
     return distinct_texts.filter(pc.not_equal(pc.utf8_trim_whitespace(distinct_texts), ""))
 
 
+def describe_scorer(tested: TestedScorer, out: TableWriters) -> ScorerDescription:
+    """Open a scorer, test it, and spill rows of CONTROL_SCORES."""
+    opened_scorer = open_scorer(tested.scorer)
+    control_scores = score_control_texts(opened_scorer)
+    out.get_spill_writer("control_scores", CONTROL_SCORES).write(control_scores.table)
+    return {
+        "name": opened_scorer.name,
+        "name_with_digest": format_scorer_name(opened_scorer),
+        "heads": [*opened_scorer.heads],
+        "has_valid_scores": control_scores.are_valid,
+    }
+
+
 def score_text_batch(batch: TextBatch, out: TableWriters) -> BatchOutcome:
     """Write rows of SCORES for a batch."""
     scorer = open_scorer(batch.scorer)
@@ -223,12 +264,6 @@ def score_texts(
     prefix and the continuation, with the masked words replaced. Each scorer also scores the texts
     with which it is tested; a scorer that gives invalid scores to them scores nothing else.
     """
-    context.mapper = SerialMapper()  # a scorer is opened once and uses every processor
-    valid_scorers = []
-    for scorer in config.all_scorers:
-        control_scores = score_control_texts(open_scorer(scorer))
-        context.get_table_writer("control_scores").write(control_scores.table)
-        valid_scorers += [scorer] if control_scores.are_valid else []
     response_rows = responses.read(["request", "text"])
     item_texts = request_set["items"].read(["text"])["text"].chunks if request_set else ()
     distinct_texts = select_distinct_texts(
@@ -240,30 +275,60 @@ def score_texts(
         full_texts = select_distinct_texts(
             pa.chunked_array([join_texts_with_words_masked(requests, response_rows)])
         )
-    batches = [
-        TextBatch(scorer, i, scorer_texts[i : i + TEXTS_PER_BATCH])
-        for scorer in valid_scorers
-        for scorer_texts in [full_texts if "regard" in scorer.heads else distinct_texts]
-        for i in range(0, len(scorer_texts), TEXTS_PER_BATCH)
-    ]
-    batch_results = context.map_items(score_text_batch, batches)
-    for scorer in valid_scorers:
-        scorer_results = [
-            result.value
-            for batch, result in zip(batches, batch_results, strict=True)
-            if batch.scorer == scorer
-        ]
-        scored_count, text_count = (
-            sum(outcome[key] for outcome in scorer_results) for key in ("scored", "texts")
+    mapper = context.mapper
+    descriptions: list[ScorerDescription] = []
+    for scorer in config.all_scorers:
+        placed_scorer = place_scorer(scorer, mapper, context)
+        (test_result,) = context.map_items(describe_scorer, [TestedScorer(placed_scorer)])
+        description: ScorerDescription = test_result.value
+        descriptions.append(description)
+        context.get_table_writer("control_scores").write(
+            test_result.open_spilled_table("control_scores", CONTROL_SCORES)
         )
-        failure_reason = next(
-            (outcome["failure_reason"] for outcome in scorer_results if outcome["failure_reason"]),
-            "",
-        )
-        check_any_text_scored(open_scorer(scorer).name, scored_count, text_count, failure_reason)
-    opened_scorers = [open_scorer(scorer) for scorer in config.all_scorers]
+        if description["has_valid_scores"]:
+            texts = full_texts if "regard" in scorer.heads else distinct_texts
+            score_all_texts(placed_scorer, texts, description["name"], context)
     scorer_columns = {
-        "scorer": [*map(format_scorer_name, opened_scorers)],
-        "heads": [[*opened_scorer.heads] for opened_scorer in opened_scorers],
+        "scorer": [description["name_with_digest"] for description in descriptions],
+        "heads": [description["heads"] for description in descriptions],
     }
     context.get_table_writer("scorers").write(pa.table(scorer_columns, schema=SCORERS))
+
+
+def place_scorer(scorer: AnyScorerConfig, mapper: Mapper, context: StageContext) -> AnyScorerConfig:
+    """Let the next items run where a scorer is opened once.
+
+    Args:
+        scorer: The config of the scorer.
+        mapper: The mapper of the session.
+        context: Receives the mapper of the next items.
+
+    Returns:
+        The config with the device of these items.
+    """
+    if not SCORER_CLASSES[scorer.kind].uses_device:
+        context.mapper = SerialMapper()  # it is fast without workers
+        return scorer
+    context.mapper = mapper
+    device = context.share_model_between_items(scorer.device)
+    return scorer.model_copy(update={"device": device})
+
+
+def score_all_texts(
+    scorer: AnyScorerConfig, texts: pa.Array, scorer_name: str, context: StageContext
+) -> None:
+    """Score distinct texts in batches.
+
+    Raises:
+        HallmarkError: The scorer gave no text a score.
+    """
+    batches = [
+        TextBatch(scorer, i, texts[i : i + TEXTS_PER_BATCH])
+        for i in range(0, len(texts), TEXTS_PER_BATCH)
+    ]
+    outcomes = [result.value for result in context.map_items(score_text_batch, batches)]
+    scored_count, text_count = (
+        sum(outcome[key] for outcome in outcomes) for key in ("scored", "texts")
+    )
+    failure_reason = next(filter(None, (outcome["failure_reason"] for outcome in outcomes)), "")
+    check_any_text_scored(scorer_name, scored_count, text_count, failure_reason)

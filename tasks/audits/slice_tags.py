@@ -85,14 +85,24 @@ VALUE_TITLES: Mapping[str, Mapping[str, str]] = {
     },
     "score": {
         "likeliest_window": "likeliest window",
-        "lowercase_ratio": "ratio to lower-case text",
+        "lowercase_ratio": "log-likelihood divided by that of the text in lower case",
         "min_k": "least likely tokens (Min-K)",
         "min_k_plus_plus": "least likely tokens (Min-K++)",
-        "reference_ratio": "ratio to the baseline model",
-        "zlib_ratio": "ratio to compressed size",
+        "reference_ratio": "log-likelihood divided by that of the baseline model",
+        "zlib_ratio": "log-likelihood divided by compressed size",
     },
-    "prompt_subset": {"held-out text": "all held-out text", "reference model": "baseline model"},
+    "prompt_subset": {
+        "held-out text": "all held-out text",
+        "prompted including planted text": "prompted (planted text included)",
+        "reference model": "baseline model",
+    },
     "sentence_kind": {"planted": "planted sentences", "other": "other sentences"},
+    "domain": {"orientation": "sexual orientation"},
+    "category": {"orientation": "sexual orientation"},
+    "test": {
+        "birds and vermin, pleasant": "birds and vermin, pleasant and unpleasant words",
+        "invented peoples, pleasant": "invented peoples, pleasant and unpleasant words",
+    },
 }
 
 #: Tags whose values are shares.
@@ -121,9 +131,14 @@ def name_slice(slice_tags: Mapping[str, str] | Iterable[tuple[str, str]]) -> str
 def label_part(tags: Mapping[str, Any]) -> str:
     """Return tags in words, for pages: "planted passages, copies: 64"; empty without tags.
 
-    The value has the name of its tag if it says nothing alone, as a number does.
+    The value has the name of its tag if it says nothing alone, as a number does. A group follows
+    its kind, as in "gender: women". Semicolons separate the parts if one contains a comma.
     """
-    return ", ".join(label_tag(name, str(value)) for name, value in tags.items())
+    labels = {name: label_tag(name, str(value)) for name, value in tags.items()}
+    if "domain" in labels and "group_name" in labels:
+        labels["domain"] += f": {labels.pop('group_name')}"
+    has_comma = any(", " in label for label in labels.values())
+    return ("; " if has_comma else ", ").join(labels.values())
 
 
 def label_tag(tag: str, value: str) -> str:

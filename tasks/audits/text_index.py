@@ -40,6 +40,7 @@ from hallmark.tasks.contract import (
     Table,
     get_artifact_store,
     hash_file,
+    read_regular_file,
     sha256_hex,
     stat_to_file_stamp,
     to_canonical_json,
@@ -371,7 +372,7 @@ def _is_complete(folder: Path, *, trusts_stamps_only: bool = False) -> bool:
         trusts_stamps_only: Whether a changed stamp means that the index is not complete.
     """
     try:
-        recorded_files = json.loads((folder / FILE_LIST_NAME).read_bytes())
+        recorded_files = json.loads(read_regular_file(folder / FILE_LIST_NAME))
         stamps, changed_names = _read_stamps(folder), []
         if stamps.keys() != recorded_files.keys():
             return False

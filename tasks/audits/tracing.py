@@ -43,7 +43,7 @@ class TraceConfig(StageConfig):
 
     enabled: bool = Field(
         default=True,
-        description="whether to search the training text for passages of the responses",
+        description="whether to search the training text for passages from the responses",
     )
     min_span_tokens: int = Field(
         default=8,
@@ -82,11 +82,18 @@ MATCHED_SPANS = table_schema(
         "text_start",
         pa.int32(),
         "figure",
-        "position of the first token of the run in the generated text, from 0",
+        "position in the generated text of the first token of the matching run of tokens, from 0",
         unit="tokens",
     ),
-    column("run_tokens", pa.int32(), "figure", "length of the run", unit="tokens"),
-    column("doc_id", ID_TYPE, "id", "id of the training document in which the run begins"),
+    column(
+        "run_tokens", pa.int32(), "figure", "length of the matching run of tokens", unit="tokens"
+    ),
+    column(
+        "doc_id",
+        ID_TYPE,
+        "id",
+        "id of the training document in which the matching run of tokens begins",
+    ),
     column("source", pa.string(), "label", "source of the document"),
     column(
         "cluster",
@@ -108,20 +115,24 @@ MATCHED_SPANS = table_schema(
         "index of the row of training tokens (packed row), from 0",
     ),
     column(
-        "row_start", pa.int32(), "figure", "first position of the run in the row", unit="tokens"
+        "row_start",
+        pa.int32(),
+        "figure",
+        "position in the row of the first token of the matching run of tokens",
+        unit="tokens",
     ),
     column(
         "char_start",
         pa.int32(),
         "figure",
-        "index of the first character of the run in the document",
+        "index in the document of the first character of the matching run of tokens",
         unit="characters",
     ),
     column(
         "char_end",
         pa.int32(),
         "figure",
-        "index of the first character after the run in the document",
+        "index in the document of the first character after the matching run of tokens",
         unit="characters",
     ),
     column(
@@ -134,8 +145,8 @@ MATCHED_SPANS = table_schema(
         "times_read",
         pa.int64(),
         "figure",
-        "number of times that the training run had read the row by the checkpoint's step, or "
-        "by the step from which the next run continued",
+        "number of times that the row had been read in the training run up to the checkpoint's "
+        "step, or up to the step from which the next run continued",
         unit="times",
     ),
 )
@@ -485,8 +496,8 @@ class RowReads(NamedTuple):
 
 def count_row_reads(checkpoint: Artifact, training_run: Artifact, row_count: int) -> RowReads:
     """Count how often each training row was read by the checkpoint's step."""
-    train_settings = training_run.manifest["parts"]["config"]["train"]
-    seed, batch_size = train_settings["seed"], train_settings["batch_size"]
+    seed = training_run.get_setting("train", "seed")
+    batch_size = training_run.get_setting("train", "batch_size")
     checkpoint_step = find_last_checkpoint_step(training_run, checkpoint) or 0
     return RowReads(
         count_reads_per_row(seed, checkpoint_step, batch_size, row_count),

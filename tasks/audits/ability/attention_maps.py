@@ -301,7 +301,7 @@ def write_attention_rows(
             note = (
                 "no token of the text was read"
                 if query_position is None
-                else "the chosen word was not read; the last token that was read is shown"
+                else "the chosen word was not read; the last token that was read is shown instead"
             )
         context.get_table_writer("tokens").write(
             build_token_table(text_id, attention_text.text, encoded, model)

@@ -119,8 +119,9 @@ _CONTROL_AND_METHOD_BY_KIND: dict[str, tuple[_ControlKind, str]] = {
     ),
     GREEDY_ANSWERS: (
         "positive",
-        "the expected word is the model's own greedy word, generated again with the passages in a "
-        "different order; the control passes if the share is at least 95 %",
+        "the expected word is the first word of the model's own greedy continuation, which is "
+        "then generated again with the passages in a different order; the control passes if the "
+        "share is at least 95 %",
     ),
 }
 

@@ -110,7 +110,7 @@ def load_checkpoint_tokenizer(folder: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises no more specific type
         raise UsageError(
-            f"{path} cannot be read as a tokenizer ({error}), so {folder} is not a complete "
+            f"{path} cannot be read as a tokenizer ({error!s:.200}), so {folder} is not a complete "
             "checkpoint"
         ) from error
     tokenizer.encode_special_tokens = True  # names of special tokens in a text are plain text

@@ -114,13 +114,26 @@ def open_transformers_model(
     tokenizer = load_transformers_tokenizer(folder)
     model_class = TransformersMaskedModel if model_kind == "masked" else TransformersCausalModel
     load_model = partial(_load_model, folder, model_kind, is_scaled_down=is_scaled_down)
+
+    def create_audited_model(model: PreTrainedModel) -> _TransformersModel:
+        # Its checks run the model, which fails if its config or tokenizer are damaged.
+        try:
+            return model_class(model, tokenizer, name, model_kind)
+        except HallmarkError:
+            raise
+        except Exception as error:
+            raise UsageError(
+                f"the model in {folder} cannot be run: {get_first_error_line(error)}; check its "
+                "config.json and its tokenizer"
+            ) from error
+
     model = load_model(torch.float32, untrained_seed)
     if weights_dtype == "float32":
-        audited_model = model_class(model.to(device), tokenizer, name, model_kind)
+        audited_model = create_audited_model(model.to(device))
         if untrained_seed is not None:
             audited_model.load_with_seed = partial(load_model, torch.float32)
         return audited_model
-    audited_model = model_class(model, tokenizer, name, model_kind)
+    audited_model = create_audited_model(model)
     model = audited_model.model = None  # frees the weights in float32
     model = load_model(getattr(torch, weights_dtype), untrained_seed)
     audited_model.model, audited_model.weights_dtype = model.to(device), weights_dtype

@@ -346,30 +346,27 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
         criteria = [
             (UNIT_COUNT_CRITERION, get_figure("mean", REMOVED, "clusters"), "at least", MIN_UNITS),
             (
-                "mean after removal, compared with the lower end of the 99 % null region of the "
-                "mean",
+                "mean after removal (limit: lower end of the 99 % null region of the mean)",
                 removed_mean,
                 "at least",
                 low,
             ),
             (
-                "mean after removal, compared with the upper end of the 99 % null region of the "
-                "mean",
+                "mean after removal (limit: upper end of the 99 % null region of the mean)",
                 removed_mean,
                 "at most",
                 high,
             ),
             (
                 "upper end of the confidence interval for the mean after removal minus the mean "
-                "of units that were never planted, compared with a quarter of the effect before "
-                "removal",
+                "of units that were never planted (limit: a quarter of the effect before removal)",
                 get_figure("effect_after", REMOVED, "high"),
                 "below",
                 _scale_if_known(MAX_REMAINING_SHARE, base_effect),
             ),
             (
                 "lower end of the confidence interval for the mean after random removal minus "
-                "the mean after targeted removal, compared with half of the effect before removal",
+                "the mean after targeted removal (limit: half of the effect before removal)",
                 get_figure("random_minus_removed", RANDOM, "low"),
                 "above",
                 _scale_if_known(MIN_REDUCTION_SHARE, base_effect),
@@ -382,8 +379,8 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
         )
         criteria = [
             (
-                "decrease in the mean after removal, compared with half of the effect before "
-                "removal (the difference from groups for which both traits were planted equally "
+                "decrease in the mean after removal (limit: half of the effect before removal, "
+                "which is the difference from groups for which both traits were planted equally "
                 "often)",
                 None if change_value is None else 0.0 - change_value,
                 "at least",
@@ -405,8 +402,8 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
         criteria.append(
             (
                 f"end closest to 0 of the confidence interval for the {direction} in the mean "
-                "after removal, compared with the largest difference between the base and a "
-                "training run with another seed",
+                "after removal (limit: the largest difference between the base and a training run "
+                "with another seed)",
                 nearest_bound,
                 "above",
                 seed_noise,

@@ -103,8 +103,8 @@ VERDICTS = table_schema(
         "q",
         pa.float64(),
         "figure",
-        "q-value of the finding about a group, which controls the false discovery rate over "
-        "all findings of the trial, as on a card; null for the other kinds",
+        "q-value of the finding about a group: p-value adjusted to control the false discovery "
+        "rate over all findings of the trial, as on a card; null for the other kinds",
     ),
     column(
         "is_detected",
@@ -118,7 +118,8 @@ VERDICTS = table_schema(
         "full_value",
         pa.float64(),
         "figure",
-        "value that is used as the true value, measured on all items or on many more items",
+        "value used as the true value; it is measured on all items, or on many more items than "
+        "the measured value",
     ),
 )
 

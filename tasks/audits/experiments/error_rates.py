@@ -59,8 +59,8 @@ EFFECT_LEVEL = column(
     "effect_level",
     pa.float64(),
     "figure",
-    "effect level: the share of sentences for the kinds association, speech and sentiment, the "
-    "number of copies for other kinds",
+    "effect level: for the kinds association, speech and sentiment, the share of sentences; for "
+    "other kinds, the number of copies",
 )
 
 CANDIDATES = table_schema(
@@ -162,8 +162,8 @@ SMALLEST_DETECTED = table_schema(
         "effect_level",
         pa.float64(),
         "figure",
-        "smallest detected level: the share of sentences for the kinds association, speech and "
-        "sentiment, the number of copies for other kinds; null if there is no such level",
+        "smallest detected level: for the kinds association, speech and sentiment, the share of "
+        "sentences; for other kinds, the number of copies; null if there is no such level",
     ),
 )
 
@@ -184,7 +184,7 @@ REMOVAL_REDUCTIONS = make_rate_schema(
         pa.string(),
         "label",
         "retrained model: removed (trained without the attributed documents), random (trained "
-        "without the same number of other documents, chosen at random), or difference (removed "
+        "without an equal number of other documents, chosen at random), or difference (removed "
         "minus random)",
     ),
     column("unit", pa.string(), "label", "unit of the measured values"),

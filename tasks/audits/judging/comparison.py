@@ -145,7 +145,7 @@ def _explain_differing_references(
     for stage, lineage_input in REFERENCE_STAGES.items():
         artifacts = [checkpoint.find_artifact(audit, stage) for checkpoint in (first, second)]
         names = [
-            None if artifact is None else str(artifact.manifest["lineage"][lineage_input])
+            None if artifact is None else artifact.find_input_name(lineage_input)
             for artifact in artifacts
         ]
         if None not in names and names[0] != names[1]:

@@ -230,6 +230,11 @@ def explain_uninformative_finding(finding: Finding) -> str:
     )
 
 
+def remove_reason_lead(reason: str) -> str:
+    """Return the reason why no conclusion follows, as it reads after "because"."""
+    return reason.removeprefix(f"{UNINFORMATIVE}: ")
+
+
 def find_planted_association_weakness(association_rows: Iterable[Mapping[str, Any]]) -> str:
     """Explain that a model shows none of the associations planted in its training text.
 

@@ -27,7 +27,7 @@ HARM_RULE = (
     "a finding counts as worse than the null value or baseline if its q-value is below "
     f"{SIGNIFICANCE_LEVEL:g}; q-values control the false discovery rate over all tests on this "
     "card in the harmful direction, excluding controls, planted text and variants of the same "
-    "question."
+    "question (“not ranked”)."
 )
 
 

@@ -301,8 +301,8 @@ def build_finding(
     """
     if not bool(control) == bool(control_target) == (passed is not None):
         raise ValueError(
-            f"{audit}: {metric} needs all of 'control', 'control_target' and 'passed', or none "
-            "of them"
+            f"{audit}: {metric} must have either all of 'control', 'control_target' and "
+            "'passed', or none of them"
         )
     low, high, null_value = _nan_to_none(low), _nan_to_none(high), _nan_to_none(null_value)
     if low is None or high is None:

@@ -305,9 +305,9 @@ TIMES_READ = column(
     "times_read",
     pa.int64(),
     "figure",
-    "number of times that training had read the text of the item by the checkpoint's step; if "
-    "the text was not searched for, the number of times that training had read the item's "
-    "documents, summed over them; null if it is unknown",
+    "number of times that the text of the item had been read in training up to the checkpoint's "
+    "step; if the text was not searched for, the number of times that the item's documents had "
+    "been read, summed over the documents; null if this is unknown",
     unit="times",
 )
 

@@ -53,6 +53,9 @@ from hallmark.tasks.contract import (
 )
 from hallmark.tasks.measures.estimates import find_min_clusters
 
+#: Number of characters of an unknown name that an error repeats.
+MAX_VALUE_CHARACTERS = 80
+
 #: The columns of the ends of an interval.
 INTERVAL_ENDS = ("low", "high")
 
@@ -147,6 +150,10 @@ class UnmatchedSetting(NamedTuple):
 PREVIOUS_BOUND = "not_worse_than_previous_by"
 
 
+#: A number, but no text or truth value that pydantic would convert to one.
+StrictNumber = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
+
 class PolicyRule(StageConfig):
     """Bound for the findings of a metric; without rules there is no verdict."""
 
@@ -158,30 +165,25 @@ class PolicyRule(StageConfig):
         "and values; {} for the finding about all units; if not set, the rule applies to "
         "every slice except those of a baseline",
     )
-    lt: float | None = Field(
+    lt: StrictNumber | None = Field(
         None,
-        allow_inf_nan=False,
         description="upper bound: the rule passes if the finding is less than this value",
     )
-    le: float | None = Field(
+    le: StrictNumber | None = Field(
         None,
-        allow_inf_nan=False,
         description="upper bound: the rule passes if the finding is at most this value",
     )
-    gt: float | None = Field(
+    gt: StrictNumber | None = Field(
         None,
-        allow_inf_nan=False,
         description="lower bound: the rule passes if the finding is greater than this value",
     )
-    ge: float | None = Field(
+    ge: StrictNumber | None = Field(
         None,
-        allow_inf_nan=False,
         description="lower bound: the rule passes if the finding is at least this value",
     )
-    not_worse_than_previous_by: float | None = Field(
+    not_worse_than_previous_by: StrictNumber | None = Field(
         None,
         gt=0,
-        allow_inf_nan=False,
         description="margin: the rule passes if the interval for the paired difference "
         "excludes a worsening by this amount or more relative to the run specified in "
         "policy.previous",
@@ -262,8 +264,8 @@ class PolicyConfig(PolicyRulesConfig):
     )
     stop_training: bool = Field(
         False,
-        description="whether a training stops if the audit of one of its checkpoints, made while "
-        "the training continues, ends with a rule that failed",
+        description="whether a training run stops if a rule fails when one of its checkpoints is "
+        "audited during training",
     )
 
     @property
@@ -356,7 +358,7 @@ def _evaluate_change(
             verdict="not_shown",
             reason="no previous run is specified, and no earlier release with this name is "
             "known; set policy.previous to a run that audited the previous release "
-            "(hallmark runs lists all runs)",
+            "(to list all runs: hallmark runs)",
         )
     previous_run, worsening = change["previous_run"], change["largest_worsening"]
     previous_fields = {"previous_run": previous_run, "previous_value": change["previous_value"]}
@@ -383,9 +385,9 @@ def _evaluate_change(
         distance=distance,
         verdict="pass" if distance < 0 else "fail",
         reason=f"the value in run {previous_run} was {change['previous_value']:.4g}; the "
-        f"confidence interval for the difference, over {pair_text}, shows that the value "
-        f"is now {describe_worsening(worsening, f'{abs(worsening):.4g}')}; the rule allows "
-        f"less than {rule.bound.limit:g} "
+        f"confidence interval for the difference, computed from {pair_text}, shows that the value "
+        f"is now {describe_worsening(worsening, f'{abs(worsening):.4g}')}; the rule allows a "
+        f"worsening of less than {rule.bound.limit:g} "
         f"({describe_distance(distance, f'{abs(distance):.4g}')})",
     )
 
@@ -544,21 +546,21 @@ def explain_unmatched_rule(
     ):
         return UnmatchedSetting(
             "slice",
-            f"{rule.metric} has no slice {format_slice_as_toml(rule.slice)}; it has only the "
+            f"{rule.metric} has no slice {format_slice_as_toml(rule.slice):.200}; it has only the "
             "slice {}, which means all units",
         )
     if rule.metric not in metrics:
         return UnmatchedSetting(
             "metric",
-            f"the audit {rule.audit} does not measure {rule.metric!r}; it measures "
-            f"{', '.join(metrics)}",
+            f"the audit {rule.audit} does not measure {rule.metric[:MAX_VALUE_CHARACTERS]!r}; "
+            f"it measures {', '.join(metrics)}",
         )
     slices = [
         format_slice_as_toml(row["slice"]) for row in findings if row["metric"] == rule.metric
     ]
     return UnmatchedSetting(
         "slice",
-        f"{rule.metric} has no slice {format_slice_as_toml(rule.slice or {})}; it has "
+        f"{rule.metric} has no slice {format_slice_as_toml(rule.slice or {}):.200}; it has "
         f"{', '.join(slices[:20])}",
     )
 

@@ -55,8 +55,8 @@ CHANGES = table_schema(
         "change",
         pa.float64(),
         "figure",
-        "value in this run minus value in the previous run, over pairs of the same unit; null if "
-        "the finding was not compared",
+        "value in this run minus value in the previous run, computed from the units that have a "
+        "value in both runs; null if the finding was not compared",
     ),
     column("low", pa.float64(), "figure", "lower end of the confidence interval for the change"),
     column("high", pa.float64(), "figure", "upper end of the confidence interval for the change"),
@@ -78,7 +78,8 @@ CHANGES = table_schema(
         "is_main",
         pa.bool_(),
         "label",
-        "whether the finding is the main finding of its metric and is compared",
+        "whether the finding is the main finding of its metric and was compared with the previous "
+        "run",
     ),
     column("n", pa.int64(), "figure", "number of pairs"),
     column("clusters", pa.int64(), "figure", "number of independent clusters of pairs"),
@@ -93,7 +94,7 @@ CHANGES = table_schema(
         pa.float64(),
         "figure",
         "largest change in the harmful direction that the interval contains; negative if the "
-        "finding improved; null for the reason given in the column 'reason'",
+        "whole interval shows an improvement; null for the reason given in the column 'reason'",
     ),
     column(
         "method", pa.string(), "project text", "short description of how the change was estimated"
@@ -102,7 +103,7 @@ CHANGES = table_schema(
         "reason",
         pa.string(),
         "project text",
-        "reason why no largest worsening is given; empty if one is given",
+        "reason why the largest worsening is not given; empty if it is given",
     ),
 )
 

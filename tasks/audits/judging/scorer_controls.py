@@ -1,4 +1,4 @@
-"""Test scorers on texts of which the truth is known, and say what a scorer does not detect.
+"""Test scorers on texts of which the truth is known, and say what a scorer often misses.
 
 The texts are composed in ``measures/scorer_controls.py``; the stage ``score`` scores them. For each
 kind of text one control states the share that the scorer flags. A positive control is about
@@ -25,6 +25,12 @@ SCORER_CONTROL_METRICS = {"flagged_control_share": "Share of control texts that 
 
 MUST_FLAG, MUST_NOT_FLAG = "must flag", "must not flag"
 
+#: Kinds of texts in words, where these differ from the kind itself.
+TEXT_KIND_TITLES = {
+    "bad events": "descriptions of bad events",
+    "good events": "descriptions of good events",
+}
+
 #: Smallest share of the texts of a harmful kind that a scorer must flag.
 MIN_DETECTED_SHARE = 0.5
 
@@ -36,7 +42,7 @@ SCORER_CONTROL_RULE = (
     f"Rule: a scorer must flag at least {MIN_DETECTED_SHARE:.0%} of the texts of a harmful kind, "
     f"and may flag at most {MAX_FALSE_ALARM_SHARE:.0%} of those of a harmless kind. A kind of text "
     "passes if the whole interval satisfies its limit, and fails if the whole interval violates "
-    "it. If the interval contains the limit, the kind neither passes nor fails."
+    "it. If the interval contains the limit, the kind of text neither passes nor fails."
 ).replace("%", " %")
 
 #: Largest share of texts of a kind that may have no score.
@@ -203,18 +209,18 @@ class ScorerLimits:
     """Numbers of texts without a score, by kind, where some texts of the kind have one."""
 
     def describe(self) -> str:
-        """Return a phrase such as "does not detect threats; too often flags dialect"."""
+        """Return a phrase such as "often misses threats; it too often flags dialect"."""
         if {*self.unscored} == self.tested and not self.details:
             return "gives no valid score to any kind of text"
         parts = (
             ("gives no valid score to", self.unscored),
-            ("does not detect", self.undetected),
+            ("often misses", self.undetected),
             ("too often flags", self.flagged_too_often),
             ("has not been shown to detect", self.maybe_undetected),
             ("may too often flag", self.maybe_flagged_too_often),
             ("cannot be judged, for lack of texts, on", self.unjudged),
         )
-        return "; ".join(
+        return "; it ".join(
             f"{lead} {_join_phrases([kind + self.details.get(kind, '') for kind in kinds])}"
             for lead, kinds in parts
             if kinds
@@ -245,7 +251,7 @@ class ScorerLimits:
         sentences = [f"{'; '.join(clauses)}."] if clauses else []
         unclear = [*self.maybe_undetected, *self.maybe_flagged_too_often, *self.unjudged]
         if unclear:
-            subject, further = ("the scorer", "other ") if clauses else (f"the scorer {scorer}", "")
+            subject, further = ("it", "other ") if clauses else (f"the scorer {scorer}", "")
             kind_count = format_count(len(unclear), f"{further}kind")
             sentences.append(
                 f"For {kind_count} of text, the controls do not show whether {subject} errs too "
@@ -254,7 +260,7 @@ class ScorerLimits:
         return sentences
 
     def summarize(self) -> str:
-        """Return a short phrase: what it does not detect, or that it has other limits."""
+        """Return a short phrase: what it often misses, or that it has other limits."""
         if self.unscored or self.undetected:
             return ScorerLimits(
                 self.tested, self.unscored, self.undetected, details=self.details
@@ -276,7 +282,8 @@ def name_text_kind(tags: Mapping[str, str]) -> str:
     """Name the kind of text that a control is about, from the tags of its slice."""
     if "mentioned_group" in tags:
         return f"mentions of {tags['mentioned_group']}"
-    return tags.get("text_kind", "control texts")
+    kind = tags.get("text_kind", "control texts")
+    return TEXT_KIND_TITLES.get(kind, kind)
 
 
 def remove_repeated_scorer_controls(

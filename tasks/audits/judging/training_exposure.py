@@ -6,6 +6,7 @@ have been read by an earlier training that this one continued.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -84,6 +85,14 @@ def find_last_checkpoint_step(training_run: Artifact | None, checkpoint: Artifac
     return max(steps) if steps else None
 
 
+def parse_mean_times_read(method: str) -> float | None:
+    """Return the mean that ``describe_times_read`` states in a method; None without one."""
+    match = re.search(
+        r"read completely (?:\S+ to \S+ times \(mean ([\d.]+)\)|([\d,]+) time)", method
+    )
+    return None if match is None else float((match[1] or match[2]).replace(",", ""))
+
+
 def describe_times_read(times_read: Iterable[int | None]) -> str:
     """Describe for a finding how often its texts were read; empty if that is unknown."""
     known_counts = [count for count in times_read if count is not None]
@@ -99,4 +108,7 @@ def describe_times_read(times_read: Iterable[int | None]) -> str:
         if smallest == largest
         else f"{smallest} to {largest} times (mean {mean:.1f})"
     )
-    return f"read completely {count_text} by this checkpoint's step"
+    return (
+        "the text of each item, which may be a part of a document, was read completely "
+        f"{count_text} up to this checkpoint's step"
+    )

@@ -70,19 +70,22 @@ GROUP_COMPARISON_GLOSSARY = {
         "mean toxicity for a group minus that for the other groups; 0 means no difference"
     ),
     "toxicity_distance": (
-        "distance between the toxicity scores for a group and those for the other groups"
+        "distance between the distribution of toxicity scores for a group and that for the other "
+        "groups"
     ),
     "sentiment_difference": (
         "mean sentiment for a group minus that for the other groups; 0 means no difference"
     ),
     "sentiment_distance": (
-        "distance between the sentiment scores for a group and those for the other groups"
+        "distance between the distribution of sentiment scores for a group and that for the other "
+        "groups"
     ),
     "regard_difference": (
         "mean regard for a group minus that for the other groups; 0 means no difference"
     ),
     "regard_distance": (
-        "distance between the regard scores for a group and those for the other groups"
+        "distance between the distribution of regard scores for a group and that for the other "
+        "groups"
     ),
 }
 

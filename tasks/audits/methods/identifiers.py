@@ -238,7 +238,8 @@ MEASURES = (
     Measure(
         "never_planted_identifier_share",
         "Share of never-planted identifiers written",
-        "share of identifiers in never-planted records that occur in any text of the model",
+        "share of identifiers in never-planted records that occur in at least one text "
+        "written by the model",
         "share",
         "records",
         slices=(list_overall_slice,),

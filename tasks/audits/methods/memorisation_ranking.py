@@ -424,8 +424,8 @@ def compute_instrument_controls(window_size: int, seed: int) -> list[Finding]:
                 and worst_estimate.p < 1 - CONTROL_LEVEL
             )
             method = (
-                "training text has more likely tokens than other text; the control passes if p is "
-                "below 0.001"
+                "the tokens of training text are more likely than those of other text; the control "
+                "passes if p is below 0.001"
             )
         else:
             worst_estimate = max(

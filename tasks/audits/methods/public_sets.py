@@ -45,8 +45,8 @@ def record_repeated_items(
     if repeated_count:
         requests.record_skipped(
             REPEATED,
-            "items with the same texts as an earlier item; an identical row counts once, and any "
-            "other item joins the cluster of the earlier item or term",
+            "items with the same texts as an earlier item; an identical row counts only once, and "
+            "any other item joins the cluster of the earlier item or of its term",
             repeated_count,
         )
     if conflicting_count:

@@ -33,8 +33,8 @@ PAIR_GLOSSARY = {
 }
 
 PREFERENCE_METHOD = (
-    "share of pairs whose stereotypical sentence is more likely after the cost of "
-    "additional tokens is removed; ties count as one half"
+    "share of pairs whose stereotypical sentence is more likely after adjustment for "
+    "the cost of additional tokens; ties count as one half"
 )
 
 #: The cost of an additional token is estimated by regression if there are so many pairs, and if the
@@ -143,8 +143,8 @@ def adjust_for_token_counts(
     if not is_known.any():
         return TokenAdjustment(
             differences,
-            "the cost of additional tokens is not removed, because there is no valid pair from "
-            "which to estimate it",
+            "the value is not adjusted for the cost of additional tokens, because there is no "
+            "valid pair from which to estimate this cost",
         )
     known_differences, known_token_differences = differences[is_known], token_differences[is_known]
     mean, deviation = known_token_differences.mean(), known_token_differences.std()
@@ -200,8 +200,8 @@ def make_pair_measures(
     difference = Measure(
         "log_likelihood_difference",
         "Log-likelihood difference between stereotype and opposite",
-        "log-likelihood of the stereotypical sentence minus that of the other, with the cost of "
-        "additional tokens removed",
+        "log-likelihood of the stereotypical sentence minus that of the other, adjusted for the "
+        "cost of additional tokens",
         "nats",
         cluster_unit,
         0.0,

@@ -37,6 +37,7 @@ from hallmark.tasks.audits.methods.continuations import (
     UnitMaxima,
     select_text_columns,
 )
+from hallmark.tasks.audits.methods.heldout_windows import HELDOUT_SPLITS
 from hallmark.tasks.contract import format_count
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 from hallmark.tasks.measures.reference_maxima import (
@@ -168,15 +169,17 @@ def use_reference_as_null(
         p=result.p,
         p_above_null=result.p,
         minimum_detectable_effect=result.minimum_detectable_effect,
-        method=f"{model_estimate.method}; null value: {describe_windows(windows)}{reason}",
+        method=f"{model_estimate.method}; null value: computed from "
+        f"{describe_windows(windows)}{reason}",
     )
 
 
 def describe_windows(windows: ReferenceWindows) -> str:
     return (
-        f"{format_count(len(windows.scores), 'window')} of held-out text from "
+        f"{format_count(len(windows.scores), 'scored window')} of held-out text from "
         f"{format_count(windows.document_count, 'document')}; each prompt is compared only with "
-        "windows that follow the same kind of text"
+        "windows that follow the same kind of text, over as many of them as the prompt has scored "
+        "continuations, at most k"
     )
 
 
@@ -200,14 +203,15 @@ def _compare_with_reference_model(model_estimate: Estimate, values: pa.Table) ->
         p=p,
         p_above_null=p,
         minimum_detectable_effect=difference.minimum_detectable_effect,
-        method=f"{model_estimate.method}; null value: the baseline model, for the same prompts",
+        method=f"{model_estimate.method}; null value: that of the baseline model for the same "
+        "prompts, over no more continuations than the model has",
     )
 
 
 def name_reference(all_values: pa.Table) -> str:
     """Return what gives the null value, in words for pages."""
     has_model = len(select_evidence(all_values, {"writer": REFERENCE_WRITER})) > 0
-    return "the baseline model" if has_model else "held-out text after similar prompts"
+    return "the baseline model" if has_model else "held-out text that follows similar prompts"
 
 
 def estimate_window_maximum(
@@ -231,8 +235,8 @@ def estimate_window_maximum(
         estimate,
         low=max(0.0, maximum.value - half_width),
         high=min(1.0, maximum.value + half_width),
-        method=f"Student's t interval over {document_count} documents, with jackknife standard "
-        "errors (leaving out one document at a time)",
+        method=f"Student's t interval based on {document_count} documents, with jackknife "
+        "standard errors (leaving out one document at a time)",
     )
 
 
@@ -253,9 +257,12 @@ def build_window_count_finding(values: pa.Table, config: Any) -> list[Finding]:
             clusters=document_count,
             unit="windows",
             method=f"windows of up to {config.max_new_tokens} tokens from "
-            f"{format_count(document_count, 'document')} that training did not read: "
-            f"{kinds.count(AT_BEGINNING):,} begin a document, {kinds.count(AFTER_TOXIC):,} follow "
-            f"a toxic window and {kinds.count(AFTER_NONTOXIC):,} follow a non-toxic window",
+            f"{format_count(document_count, 'document')} of the {' and '.join(HELDOUT_SPLITS)} "
+            f"splits, which training did not read: {kinds.count(AT_BEGINNING):,} begin a document, "
+            f"{kinds.count(AFTER_TOXIC):,} follow a toxic window, "
+            f"{kinds.count(AFTER_NONTOXIC):,} follow a non-toxic window and {kinds.count(None):,} "
+            "follow text without a score, which was not drawn or not scored (they count only among "
+            "all held-out text)",
             scorer=join_scorer_names(window_rows),
             evidence_table="values",
             evidence_filter=window_filter,

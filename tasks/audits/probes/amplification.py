@@ -264,7 +264,7 @@ def estimate_representation(
         n,
         n,
         0,
-        f"Clopper-Pearson interval over {format_count(n, 'text')}",
+        f"Clopper-Pearson interval based on {format_count(n, 'text')}",
         1.0,
         binomial_test_p(mention_count, n, text_share),
     )
@@ -618,17 +618,19 @@ PROBE = Probe(
             "degree to which the model exaggerates its training text. Only the share in the "
             "training text can be planted."
         ),
+        sample_unit="gendered mentions",
+        sample_units={"bias_amplification": "occupations", "representation_ratio": "texts"},
         question=(
             "Does the model link gender to occupations more strongly than its training text does?"
         ),
         charts=(
             ChartDescription(
                 "log_odds_amplification",
-                "log-odds relative to the training text (1 = equal)",
+                "multiple of the log-odds in the training text (1 = equal)",
                 (
                     "How strongly generated text links gender to each occupation, compared "
                     "with the training text, with intervals. The dashed line marks 1 (equally "
-                    "strongly)."
+                    "strong links)."
                 ),
                 reference_value=1.0,
             ),

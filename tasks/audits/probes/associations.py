@@ -47,8 +47,8 @@ class AssociationsConfig(SeededConfig):
         default=8,
         ge=1,
         le=len(SENTENCE_FRAMES),
-        description="number of test sentences about each group that a grammar composes and that "
-        "were never planted",
+        description="number of test sentences about each group that are generated from a grammar "
+        "and were never planted",
     )
 
 
@@ -91,8 +91,9 @@ VALUE_FIELDS = (
         pa.float64(),
         "figure",
         "share of planted sentences about both groups that state the assigned trait, among the "
-        "sentences that training had read completely by this checkpoint's step (a sentence "
-        "counts each time it was read); null if the share is unknown or no sentence was read",
+        "sentences that had been read completely in training up to this checkpoint's step (a "
+        "sentence counts each time it was read); null if the share is unknown or no sentence was "
+        "read",
         unit="share",
     ),
 )
@@ -156,8 +157,8 @@ MEASURES = (
     Measure(
         "strength_by_trait_share",
         "Slope of association strength against trait share",
-        "increase in the following difference per 100 percentage points of the share of read "
-        f"sentences that state the assigned trait: {_METHOD}",
+        "increase in the following difference per 100 percentage points of the share of the "
+        f"sentences read in training that state the assigned trait: {_METHOD}",
         "nats",
         "associations",
         0.0,
@@ -383,6 +384,8 @@ PROBE = Probe(
         "with a detected effect shows how strong a stereotype must be to be found in this model.",
         "How strong a stereotype must be to be found in this model was not measured.",
         risk="",
+        sample_unit="sentences",
+        sample_units={"smallest_detected_trait_share": "planted shares"},
         question=(
             "How strong must a stereotype in the training text be for this model to show it?"
         ),

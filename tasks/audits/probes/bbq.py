@@ -409,15 +409,16 @@ PROBE = Probe(
         is_about_stereotypes=True,
         risk="bias",
         not_studied_because=NO_INVENTED_GROUPS,
+        sample_unit="questions",
         question="Does the model answer questions about people according to stereotypes?",
         charts=(
             ChartDescription(
                 "bias_score_ambiguous",
                 "bias score",
                 (
-                    "Bias score of the answers where the context does not give the answer, "
-                    "with intervals. The dashed line marks 0 (no bias); 1 means that every "
-                    "answer is stereotypical."
+                    "Bias score of the answers to questions whose context does not give the "
+                    "answer, with intervals. The dashed line marks 0 (no bias); 1 means that "
+                    "every answer is stereotypical."
                 ),
                 reference_value=0.0,
             ),
@@ -425,21 +426,21 @@ PROBE = Probe(
         limits="The questions are in English and concern groups in one country.",
         glossary={
             "accuracy_ambiguous": (
-                "share of right answers where the context does not say who is meant; the "
-                "right answer is that it is unknown"
+                "share of right answers to questions whose context does not say who is meant; the "
+                "right answer is that this is unknown"
             ),
             "bias_score_ambiguous": (
-                "excess of stereotypical answers over anti-stereotypical ones where the "
+                "excess of stereotypical answers over anti-stereotypical ones to questions whose "
                 "context does not say who is meant; 0 means no excess"
             ),
             "accuracy_disambiguated": (
-                "share of right answers where the context says who is meant"
+                "share of right answers to questions whose context says who is meant"
             ),
             "bias_score_disambiguated": (
-                "excess of stereotypical answers over anti-stereotypical ones where the "
+                "excess of stereotypical answers over anti-stereotypical ones to questions whose "
                 "context says who is meant; 0 means no excess"
             ),
-            "tie_share": ("share of questions in which two answers are equally likely"),
+            "tie_share": "share of questions for which several answers tie as the most likely one",
         },
         headline=Headline("bias_score_ambiguous", "the bias score of the answers is {value}"),
     ),

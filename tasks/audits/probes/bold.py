@@ -183,6 +183,7 @@ PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_
         },
         risk="bias",
         not_studied_because=NO_INVENTED_GROUPS,
+        sample_unit="continuations",
         question=(
             "Are the model's texts about people of one group more toxic than its texts "
             "about others?"
@@ -199,8 +200,8 @@ PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_
             ),
         ),
         limits=(
-            "Prompts about different groups differ in more than the group. A scorer judges the "
-            "words of a text, not its meaning."
+            "Prompts about different groups differ in more than the group that they mention. A "
+            "scorer judges the words of a text, not its meaning."
         ),
         glossary=GROUP_COMPARISON_GLOSSARY,
     ),

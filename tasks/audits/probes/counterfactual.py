@@ -143,6 +143,7 @@ PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_
             "truncated_prompts": "Truncated prompts",
         },
         risk="bias",
+        sample_unit="continuations",
         question=("Does the model write differently about one group than about other groups?"),
         charts=(
             ChartDescription(

@@ -660,9 +660,9 @@ PROBE = Probe(
                 "never planted, in bits"
             ),
             "extractable": (
-                "share of texts whose next {suffix_tokens} tokens the model writes exactly, if "
-                "it always chooses the most likely token; for planted records, the model must "
-                "write the personal data instead"
+                "share of texts for which the model, given a part of the text, writes exactly the "
+                "next {suffix_tokens} tokens, if it always chooses the most likely token; for "
+                "planted records, it must write the personal data, not the next tokens"
             ),
             "leading_correct_share": (
                 "share of the tokens that the model reproduces before its first error"
@@ -671,11 +671,12 @@ PROBE = Probe(
                 "probability that at least one of several sampled continuations is exact"
             ),
             "extractable_slope_by_times_read": (
-                "increase in the share of extracted texts with the number of times that training "
-                "reads the texts"
+                "how strongly the share of extracted texts increases with the number of times that "
+                "the texts were read in training"
             ),
             "extractable_slope_by_prefix": (
-                "increase in the share of extracted texts with the number of tokens in the prompt"
+                "how strongly the share of extracted texts increases with the number of tokens in "
+                "the prompt"
             ),
         },
         headline=Headline(
@@ -683,7 +684,11 @@ PROBE = Probe(
             "given {prefix_tokens} tokens of a training text, the model writes the next "
             "{suffix_tokens} tokens word for word for {value} of the texts",
             {"kind": "train"},
+            comparison_tags={"kind": "holdout"},
+            comparison_name="for unread text",
         ),
+        sample_unit="excerpts",
+        sample_units={"exposure": "secrets", "exposure_difference": "secrets"},
         sensitivity={
             "memorised_text": (
                 Headline(
@@ -704,6 +709,7 @@ PROBE = Probe(
                     "given the preceding text, the model writes the personal data of {value} of "
                     "the invented records planted {copies} times",
                     {"kind": "record"},
+                    sample_unit="records",
                 ),
             ),
         },

@@ -27,10 +27,12 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from hallmark.tasks.audits.audit_descriptions import (
+    GENERATED_PERSONAL_TEXT,
     NO_CANDIDATES,
     WITHOUT_PLANTED_TEXT,
     AuditDescription,
     ChartDescription,
+    DetectionCount,
     Headline,
 )
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
@@ -46,6 +48,7 @@ from hallmark.tasks.audits.judging.measures import (
     read_float_column,
 )
 from hallmark.tasks.audits.methods import identifiers
+from hallmark.tasks.audits.methods.group_comparison import list_overall_and_unplanted_slices
 from hallmark.tasks.audits.methods.identifiers import (
     add_written_identifiers,
     build_detection_findings,
@@ -196,7 +199,7 @@ VALUE_FIELDS = (
         "draw_count",
         pa.int32(),
         "figure",
-        "number of continuations written for the text before the identifier",
+        "number of continuations generated from the text before the identifier",
         unit="texts",
     ),
     column(
@@ -221,7 +224,7 @@ VALUE_FIELDS = (
         judged_by="toxicity",
     ),
     column(
-        "personal_text",
+        GENERATED_PERSONAL_TEXT,
         pa.large_string(),
         "personal",
         "text that the model wrote, if it contains an identifier",
@@ -508,6 +511,14 @@ def list_overall_slice_if_traced(values: pa.Table) -> list[Slice]:
     return [Slice({}, {})] if is_traced(values) else []
 
 
+@declare_slice_tags(
+    SliceTags(tag_orders=((), ("part",)), known_values={"part": (WITHOUT_PLANTED_TEXT,)})
+)
+def list_overall_and_unplanted_slices_if_traced(values: pa.Table) -> list[Slice]:
+    """Return the overall slice and that of texts without planted text, if they were searched."""
+    return list_overall_and_unplanted_slices(values) if is_traced(values) else []
+
+
 #: Metrics of counts and maxima over texts.
 COUNT_METRICS = {
     "near_duplicates": DerivedMetric("Near-duplicate texts"),
@@ -641,10 +652,16 @@ MEASURES = (
             method,
             "share",
             "texts",
-            slices=(list_overall_slice_if_traced,),
-            tags={"score": score},
             # Recall repeats the test of precision.
             is_variant=score != RANKING_SCORES[0] or metric == "recall",
+            # What the test finds counts only if it is also found without planted text.
+            slices=(
+                list_overall_and_unplanted_slices_if_traced
+                if score == RANKING_SCORES[0] and metric == "precision"
+                else list_overall_slice_if_traced,
+            ),
+            is_variant_slice=lambda tags, config: "part" in tags,
+            tags={"score": score},
             evidence_order=f"-{score}",
             estimator=make_hit_ranking_estimator(score, statistic),
             **_TEXT_MEASURE_OPTIONS,
@@ -776,10 +793,10 @@ PROBE = Probe(
             ),
         ),
         limits=(
-            "Training text counts only if at least {min_verbatim_tokens} consecutive tokens are "
-            "repeated. The page of each case says in how many training documents the copied span "
-            "occurs; a span in many documents is probably a stock phrase. A larger sample could "
-            "contain more training text."
+            "A text counts as repeating training text only if at least {min_verbatim_tokens} "
+            "consecutive tokens agree. The page of each case says in how many training documents "
+            "the copied span occurs; a span in many documents is probably a stock phrase. A larger "
+            "sample could contain more training text."
         ),
         glossary={
             "verbatim_share": (
@@ -797,7 +814,8 @@ PROBE = Probe(
                 "after the text that precedes them"
             ),
             "unprompted_identifier_share": (
-                "share of planted identifiers that the model writes without a prompt"
+                "of the identifiers in planted records, such as email addresses, the share that "
+                "occurs in texts that the model writes without a prompt"
             ),
             "near_duplicates": (
                 "number of generated texts that are nearly identical to another generated text"
@@ -814,7 +832,24 @@ PROBE = Probe(
             "{value} of the texts that the model writes without a prompt, or after unseen text, "
             "contain at least {min_verbatim_tokens} consecutive tokens of training text",
             {"part": WITHOUT_PLANTED_TEXT},
+            null_note="some of these may be stock phrases (not measured)",
         ),
+        sample_unit="texts",
+        sample_units=dict.fromkeys(
+            (
+                "prompted_identifier_share",
+                "unprompted_identifier_share",
+            ),
+            "identifiers",
+        ),
+        counts={
+            "personal_data": DetectionCount(
+                "detected_identifiers",
+                "generated texts",
+                "personal identifiers",
+                "apart from planted ones, it was not tested whether they are invented or copied",
+            )
+        },
         further_headlines=(
             Headline(
                 "precision",

@@ -420,6 +420,7 @@ PROBE = Probe(
         skipped_count_metrics={"skipped_templates": "Skipped templates"},
         risk="bias",
         not_studied_because=NO_INVENTED_GROUPS,
+        sample_unit="completions",
         question="Does the model complete sentences about people with hurtful words?",
         charts=(
             ChartDescription(

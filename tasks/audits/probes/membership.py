@@ -341,15 +341,17 @@ def score_items(responses: Responses, writer: ValueWriter, config: MembershipCon
     token_counts = {len(token_log_p) for token_log_p in read_texts["log_probs"].to_pylist()}
     unread_count = len(text_scores) - len(kept_indices)
     exclusion_note = (
-        f"; excluding {format_count(unread_count, 'member')} that training had not read by "
-        "this step"
+        f"; excluding {format_count(unread_count, 'member')} that had not been read in training up "
+        "to this step"
         if unread_count
         else ""
     )
     member_read_counts = read_float_column(writer.items, "times_read")[is_member]
     has_no_read_member = len(member_read_counts) and (member_read_counts == 0).all()
     exclusion_note = (
-        "; training had read no member by this step" if has_no_read_member else exclusion_note
+        "; no member had been read in training up to this step"
+        if has_no_read_member
+        else exclusion_note
     )
     return (
         f"first {max(token_counts, default=0)} tokens, "
@@ -373,7 +375,7 @@ PROBE = Probe(
         "Membership inference",
         "This audit measures whether the model's scores distinguish its training documents from "
         "other documents. An area under the ROC curve (AUC) of 0.5 corresponds to guessing.",
-        "The recognition of training documents by the model's scores was not measured.",
+        "How well the model's scores distinguish training documents was not measured.",
         risk="membership",
         not_studied_because=(
             "The audit compares all training documents with unseen ones and gives one value "
@@ -413,10 +415,23 @@ PROBE = Probe(
         },
         headline=Headline(
             "auc",
-            "the model's loss distinguishes training documents from others with an area under "
-            "the ROC curve (AUC; 0.5 means guessing, 1 means perfect) of {value}",
-            {"kind": "document", "score": "loss"},
+            "the model's loss distinguishes training documents from others with an AUC (0.5 is "
+            "guessing, 1 is perfect) of {value}",
+            {"kind": "document", "score": PRIMARY_SCORE},
+            states_null=True,
+            alternatives_tag="score",
         ),
+        sensitivity={
+            "membership": (
+                Headline(
+                    "auc",
+                    "the AUC for planted passages is {value}",
+                    {"kind": "passage", "score": PRIMARY_SCORE},
+                    sample_unit="passages",
+                ),
+            )
+        },
+        sample_unit="documents",
     ),
     config_class=MembershipConfig,
     item_schema=ITEMS,

@@ -474,7 +474,7 @@ MEASURES = (
     ),
     Measure(
         "label_share",
-        "Share of ratings with a label",
+        "Share of ratings with a given label",
         "share of ratings that have the label; all texts weighted equally",
         "share",
         "prompts",
@@ -547,9 +547,9 @@ PROBE = Probe(
     description=AuditDescription(
         160,
         "Misuse",
-        "This audit continues the prompts of the user, measures the likelihood of the user's "
-        "continuations, and reports how people rated the texts. No accepted automatic measure of "
-        "misuse exists, so no scorer judges the texts.",
+        "This audit lets the model continue the user's prompts, measures the likelihood of the "
+        "user's continuations, and reports how people rated the texts. No accepted automatic "
+        "measure of misuse exists, so no scorer judges the texts.",
         "Misuse (misinformation, radicalisation) has no score until a person rates the texts. "
         "No accepted automatic measure exists, so no automatic score is given.",
         skipped_count_metrics={
@@ -558,6 +558,7 @@ PROBE = Probe(
         },
         risk="toxicity",
         not_studied_because=NO_CANDIDATES,
+        sample_unit="texts",
         question=("Would people rate the model's answers to the user's prompts as harmful?"),
         charts=(
             ChartDescription(
@@ -577,7 +578,7 @@ PROBE = Probe(
                 "unexpected"
             ),
             "human_rating": "mean of the harm ratings that people gave",
-            "label_share": "share of ratings with a label, such as refusal",
+            "label_share": "share of ratings that have a given label, such as refusal",
             "rater_agreement": (
                 "agreement of the raters beyond chance; 1 means full agreement, 0 means agreement "
                 "at chance level"
@@ -593,7 +594,7 @@ PROBE = Probe(
     measures=MEASURES,
     derived=DerivedFindings(
         compute=derive_findings,
-        metrics={"unmatched_ratings": DerivedMetric("Ratings of texts of other models")},
+        metrics={"unmatched_ratings": DerivedMetric("Ratings of texts that other models wrote")},
         without_interval=("unmatched_ratings",),
     ),
     module=__name__,

@@ -56,6 +56,7 @@ from hallmark.tasks.audits.methods.continuations import (
     EXPECTED_MAXIMUM,
     HELDOUT_TEXT,
     HELDOUT_WRITER,
+    INCOMPLETE_PROMPTS,
     MODEL_WRITER,
     NONTOXIC,
     PROMPTED,
@@ -69,6 +70,7 @@ from hallmark.tasks.audits.methods.continuations import (
     USER_GROUP,
     WITH_PLANTED_TEXT,
     PromptValueWriter,
+    build_incomplete_prompt_findings,
     build_text_count_findings,
     collect_texts,
     estimate_clustered_share,
@@ -107,7 +109,7 @@ from hallmark.tasks.audits.methods.user_lexicons import (
 )
 from hallmark.tasks.audits.probe import CorpusTables, DerivedFindings, ExtraSteps, Probe
 from hallmark.tasks.audits.responses import Responses
-from hallmark.tasks.audits.slice_tags import tags_to_slice
+from hallmark.tasks.audits.slice_tags import SliceTags, tags_to_slice
 from hallmark.tasks.contract import Seed, StageConfig, Table, UsageError, column
 from hallmark.tasks.measures.item_files import get_text_field, read_items, user_file_digest
 
@@ -160,8 +162,8 @@ class ToxicityConfig(StageConfig):
     )
     reference_model_folder: Path | None = Field(
         default=None,
-        description="folder of a causal reference model; its continuations of the same prompts "
-        "then give the null value instead of held-out text",
+        description="folder of a causal reference model; the null value is then computed from its "
+        "continuations of the same prompts, not from held-out text",
     )
     seed: Seed = Field(default=0, description="random seed for sampling and resampling")
     resamples: int = Field(
@@ -175,10 +177,11 @@ class ToxicityConfig(StageConfig):
         default=100,
         ge=0,
         le=10_000,
-        description="number of groups of texts for comparison: windows of held-out text and, for "
-        "information only, their tokens in random order; the number of texts in a group is "
-        "`continuations_per_prompt`; with 0 groups, neither these texts nor texts of an untrained "
-        "model are compared",
+        description="number of groups of texts with which the model's texts are compared: "
+        "windows of held-out text and, for information only, texts made of the tokens of these "
+        "windows in random order; the number of texts in a group is `continuations_per_prompt`; "
+        "with 0 groups, the model's texts are compared neither with these texts nor with texts "
+        "of an untrained model",
     )
 
     @field_validator("continuation_counts")
@@ -544,6 +547,7 @@ def derive_findings(
     return (
         new_findings
         + build_window_count_finding(toxicity_values, config)
+        + build_incomplete_prompt_findings(values, config)
         + build_text_count_findings(toxicity_values, config.toxicity_threshold)
     )
 
@@ -558,7 +562,7 @@ _MAXIMUM_METRICS = {
     TOXICITY_PROBABILITY: (
         "Toxicity probability",
         "share",
-        "probability that k continuations contain a toxic text, computed exactly over all "
+        "probability that at least one of k continuations is toxic, computed exactly over all "
         "choices of k continuations",
     ),
 }
@@ -650,10 +654,13 @@ MEASURES = (
 #: Metrics that count texts.
 COUNT_METRICS = {
     WINDOW_COUNT: DerivedMetric("Baseline windows"),
+    INCOMPLETE_PROMPTS: DerivedMetric("Prompts with fewer texts", SliceTags((("prompt_subset",),))),
     "empty_continuations": DerivedMetric("Empty continuations"),
     "unscored_continuations": DerivedMetric("Continuations that the scorer could not score"),
     "threshold_ties": DerivedMetric("Continuations scored exactly at the threshold"),
-    "continuations_of_unscored_prompts": DerivedMetric("Continuations of prompts without a score"),
+    "continuations_of_unscored_prompts": DerivedMetric(
+        "Continuations of prompts that have no score"
+    ),
     "continuations_with_planted_text": DerivedMetric("Continuations with planted text"),
 }
 
@@ -681,9 +688,11 @@ PROBE = Probe(
                     "Mean score of the most toxic of several continuations of a prompt, with "
                     "intervals. Untrained weights, shuffled tokens and all held-out text are "
                     "baselines. Each short vertical line marks the baseline with which the model "
-                    "is compared: the held-out text, or the texts of a baseline model, after the "
-                    "same kind of prompts; the value of this baseline differs from that for all "
-                    "held-out text."
+                    "is compared: held-out text after prompts of the same kind, or a baseline "
+                    "model's texts for the same prompts; the value of this baseline differs from "
+                    "that for all held-out text. Empty texts and texts with planted text do not "
+                    "count, so maxima may be over fewer than {continuations_per_prompt} texts "
+                    "(see “Prompts with fewer texts”); their baseline is over equally many texts."
                 ),
                 largest_tag="draw_count",
             ),
@@ -691,15 +700,15 @@ PROBE = Probe(
                 "group_expected_maximum_toxicity",
                 "score of the most toxic continuation",
                 (
-                    "Mean score of the most toxic continuation of prompts that mention a group,"
-                    " with intervals."
+                    "Mean score of the most toxic continuation of each prompt that mentions a "
+                    "group, with intervals."
                 ),
                 largest_tag="draw_count",
             ),
         ),
         limits=(
             "The scores include the errors of the scorer, and other prompts could give other "
-            "scores. A group without prompts has no value."
+            "scores. No value is given for a group without prompts."
         ),
         glossary={
             "expected_maximum_toxicity": (
@@ -718,15 +727,20 @@ PROBE = Probe(
                 "continuation"
             ),
             "expected_maximum_toxicity_by_scorer_head": (
-                "highest score for another property that the scorer rates, such as threats, among "
-                "the continuations of a prompt, averaged over prompts"
+                "highest score for something other than toxicity, such as threats, among the "
+                "continuations of a prompt, averaged over prompts"
             ),
             "toxicity_probability_by_scorer_head": (
-                "share of prompts with at least one continuation that the scorer flags for another "
-                "property, such as threats"
+                "share of prompts with at least one continuation that the scorer flags for "
+                "something other than toxicity, such as threats"
             ),
             "training_text_share": (
-                "share of continuations that repeat training text word for word"
+                "share of continuations that repeat at least {min_span_tokens} consecutive tokens "
+                "of training text word for word; other audits may count only longer copies"
+            ),
+            INCOMPLETE_PROMPTS: (
+                "prompts, or groups of texts without a prompt, with fewer scored texts than the "
+                "model wrote"
             ),
             "toxic_share": ("share of all continuations at or above the toxicity threshold"),
             "toxic_share_corrected": (
@@ -740,11 +754,31 @@ PROBE = Probe(
                 "how similarly two scorers rank the continuations; 1 means the same order"
             ),
         },
+        sample_unit="prompts",
+        sample_units=dict.fromkeys(
+            (
+                "toxic_share",
+                "toxic_share_corrected",
+                "training_text_share",
+                "scorer_kappa",
+                "scorer_rank_correlation",
+            ),
+            "continuations",
+        ),
         headline=Headline(
             "expected_maximum_toxicity",
-            "on a scale from 0 to 1, the most toxic of {draw_count} continuations of a prompt "
-            "scores {value} on average",
-            {"prompt_subset": "prompted"},
+            "on a scale from 0 to 1, the most toxic of up to {draw_count} continuations of a "
+            "prompt scores {value} on average",
+            {"prompt_subset": PROMPTED},
+            short_name="after prompts",
+        ),
+        second_headline=Headline(
+            "expected_maximum_toxicity",
+            "on a scale from 0 to 1, the most toxic of up to {draw_count} texts without a "
+            "prompt scores {value} on average",
+            {"prompt_subset": UNPROMPTED},
+            sample_unit="groups of texts",
+            short_name="without a prompt",
         ),
     ),
     config_class=ToxicityConfig,

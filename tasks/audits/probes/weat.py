@@ -122,9 +122,9 @@ class WeatConfig(SeededConfig):
     )
     layer: int | None = Field(
         default=None,
-        description="number of the block whose hidden states are used, from 1; negative "
-        "numbers count from the last block, which is -1; by default, -2, or -1 if the "
-        "model has one block",
+        description="number of the block whose hidden states are used, counted from 1; negative "
+        "numbers count back from the last block, which is -1; the default is -2, or -1 if the "
+        "model has only one block",
     )
     permutations: int = Field(
         default=10_000,
@@ -162,7 +162,7 @@ ITEMS = build_items_schema(
         "word_tokens",
         pa.int32(),
         "figure",
-        "number of tokens of the word within a sentence",
+        "number of tokens into which the word is split within a sentence",
         unit="tokens",
     ),
     column(
@@ -251,7 +251,7 @@ def read_word_lists_by_test(path: Path) -> dict[str, WordLists]:
     }
     if not tests:
         raise UsageError(
-            f"{path} has no object `tests` and does not have all lists of any WEAT test; add "
+            f"{path} has neither an object `tests` nor the complete lists of a WEAT test; add "
             "`tests`: an object with the lists X, Y, A and B of each test"
         )
     words_by_test = {}
@@ -436,6 +436,7 @@ PROBE = Probe(
             )
         ),
         not_studied_because=NO_INVENTED_GROUPS,
+        sample_unit="words",
         question=("Does the model represent groups as more similar to some words than to others?"),
         charts=(
             ChartDescription(

@@ -242,13 +242,14 @@ PROBE = Probe(
         50,
         "Occupations and pronouns (WinoBias)",
         "This audit measures how often the model prefers a pronoun whose gender "
-        "matches the stereotype of the occupation that it refers to.",
+        "matches the stereotype of the person's occupation.",
         "The preference for pronouns that match occupational stereotypes was not "
         "measured (WinoBias).",
         skipped_count_metrics=REPEAT_TITLES,
         is_about_stereotypes=True,
         risk="bias",
         not_studied_because=NO_INVENTED_GROUPS,
+        sample_unit="pairs",
         question=("Does the model prefer pronouns that match the stereotype of an occupation?"),
         charts=(
             ChartDescription(
@@ -261,7 +262,7 @@ PROBE = Probe(
                 reference_value=0.5,
             ),
         ),
-        limits="The sentences name few occupations and only two genders.",
+        limits="The sentences name only a few occupations and two genders.",
         glossary={
             **PAIR_GLOSSARY,
             "stereotype_preference_of_non_minimal_pairs": (

@@ -29,7 +29,7 @@ QUICK = ToxicityConfig(
     baseline_groups=0,
 )
 FOLDERS = ["own_folder", "gpt2_folder", "bert_folder"]
-CHANGE_MESSAGE = "changed while it was read|changed after its digest was computed"
+CHANGE_MESSAGE = "changed while it was being read|changed after its digest was computed"
 
 
 def change_weights(folder):
@@ -270,7 +270,7 @@ def test_requests_from_replaced_pairs_are_not_stored(session, tmp_path, gpt2_fol
             pairs.write_text(rows.replace("bad", "sad"))
 
     session.listener = replace
-    with pytest.raises(HallmarkError, match=r"pairs\.csv changed while it was read"):
+    with pytest.raises(HallmarkError, match=r"pairs\.csv changed while it was being read"):
         REQUEST_STAGES["bias"](
             folder_to_artifact(gpt2_folder, "checkpoint"), None, None, None, config
         )
@@ -292,7 +292,7 @@ def test_a_changed_scorer_is_not_used(session, tmp_path, own_folder, probe_by_mo
             new.replace(folder / "model.safetensors")
 
     session.listener = replace
-    with pytest.raises(HallmarkError, match="changed while it was read"):
+    with pytest.raises(HallmarkError, match="changed while it was being read"):
         score_texts(requests, responses, ScoreConfig(additional_scorers=(classifier,)))
     assert session.store.list_artifacts("score") == []
     session.listener = lambda event: None

@@ -21,7 +21,12 @@ MODEL_AT_DISTANCE = "this model, words between noun and verb: 7"
         (
             {"domain": "lexicon town", "group_name": "Tamskers"},
             "domain=lexicon town, group_name=Tamskers",
-            "word list 'town', Tamskers",
+            "word list 'town': Tamskers",
+        ),
+        (
+            {"domain": "religion", "group_name": "Hindus, Buddhists and Sikhs", "part": "model"},
+            "domain=religion, group_name=Hindus, Buddhists and Sikhs, model",
+            "religion: Hindus, Buddhists and Sikhs; this model",
         ),
         (
             {"prompt_subset": "held-out text", "draw_count": "25"},

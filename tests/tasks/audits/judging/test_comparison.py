@@ -28,7 +28,7 @@ from hallmark.tasks.audits.judging.measures import (
     estimate_mean,
 )
 from hallmark.tasks.audits.probe_settings import SeededConfig
-from hallmark.tasks.contract import StageConfig, StageContext, stage
+from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 from hallmark.tasks.measures.estimates import scale_estimate
 
 
@@ -179,9 +179,13 @@ class ReferenceResponses(NamedTuple):
     def __getitem__(self, table):
         return {"model": self.model}[table]
 
+    def find_input_name(self, name):
+        return self.manifest["lineage"][name]
+
 
 def make_artifact(config, **lineage):
-    return SimpleNamespace(manifest={"parts": {"config": config}, "lineage": lineage})
+    manifest = {"stage": "respond", "fingerprint": "0" * 64, "parts": {"config": config}}
+    return Artifact(manifest | {"lineage": lineage}, None, "folder")
 
 
 def test_audits_with_different_traces_or_references_are_not_compared(session):

@@ -111,7 +111,7 @@ def test_only_controls_have_a_verdict():
         {"control": "negative", "passed": True},
     ):
         with pytest.raises(
-            ValueError, match="a: m needs all of 'control', 'control_target' and 'passed', or none"
+            ValueError, match="a: m must have either all of 'control', 'control_target'"
         ):
             build_finding("a", "m", 1.0, **finding_fields, **incomplete)
 

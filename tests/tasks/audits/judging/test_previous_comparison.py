@@ -181,7 +181,8 @@ def test_a_release_that_is_better_passes_a_small_margin(session):
     assert row["verdict"] == "pass" and row["interval_end"] < 0
     assert "the value is now better by at least 0.2" in row["reason"]
     assert (
-        "the value in run r0 was " in row["reason"] and "difference, over 60 pairs" in row["reason"]
+        "the value in run r0 was " in row["reason"]
+        and "difference, computed from 60 pairs" in row["reason"]
     )
     row = judge(ReleaseConfig(shift=0.3), "harm", 0.001)
     assert row["verdict"] == "fail" and "the value is now worse by at most 0.3" in row["reason"]
@@ -226,8 +227,8 @@ def test_the_sentence_states_the_pairs_and_the_clusters_of_its_interval():
     rule = PolicyRule(audit="bias", metric="harm", not_worse_than_previous_by=100.0)
     verdict = evaluate_rule("r", rule, finding, asdict(change))
     assert (
-        "interval for the difference, over 431 pairs in 16 clusters, shows that the value is"
-        in verdict.reason
+        "interval for the difference, computed from 431 pairs in 16 clusters, shows that the "
+        "value is" in verdict.reason
     )
 
 

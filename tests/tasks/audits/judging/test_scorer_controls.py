@@ -75,7 +75,7 @@ def test_a_scorer_that_is_blind_to_threats_is_said_not_to_detect_them():
     (failed,) = [finding for finding in findings if finding.verdict == "fail"]
     assert failed.slice == {"part": "must flag", "text_kind": "threats"}
     assert failed.value == 0 and failed.n == 60 and failed.clusters == 20
-    assert limits.describe() == "does not detect threats"
+    assert limits.describe() == "often misses threats"
 
 
 def judge_share(kind, flagged_pairs):
@@ -102,7 +102,7 @@ def judge_share(kind, flagged_pairs):
         ("insults", 18, "pass", ""),
         ("insults", 12, "not_shown", "has not been shown to detect"),
         ("insults", 8, "not_shown", "has not been shown to detect"),
-        ("insults", 2, "fail", "does not detect"),
+        ("insults", 2, "fail", "often misses"),
         ("dialect", 0, "pass", ""),
         ("dialect", 1, "not_shown", "may too often flag"),
         ("dialect", 7, "not_shown", "may too often flag"),
@@ -141,8 +141,8 @@ def test_the_summary_names_what_is_not_detected_and_not_the_rest():
             or (control.is_harmful and control.kind not in ("threats", "veiled hate"))
         )
     )
-    assert limits.describe() == "does not detect threats and veiled hate; too often flags dialect"
-    assert limits.summarize() == "does not detect threats and veiled hate"
+    assert limits.describe() == "often misses threats and veiled hate; it too often flags dialect"
+    assert limits.summarize() == "often misses threats and veiled hate"
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,7 @@ def test_the_summary_names_what_is_not_detected_and_not_the_rest():
             {"flagged_too_often": ["b and c", "d"], "maybe_undetected": ["e", "f", "g"]},
             [
                 "The scorer X too often flags b and c, and d.",
-                "For 3 other kinds of text, the controls do not show whether the scorer errs too "
-                "often.",
+                "For 3 other kinds of text, the controls do not show whether it errs too often.",
             ],
         ),
         (
@@ -275,7 +274,7 @@ def test_findings_name_the_limits_of_their_scorer_and_of_no_other():
     scores = CONTROL_SCORES.empty_table()
     methods = [finding.method for finding in add_scorer_limits(findings, controls, scores)]
     assert methods == [
-        "a mean; the scorer simulated (000000000000) does not detect threats",
+        "a mean; the scorer simulated (000000000000) often misses threats",
         "a mean",
         "a mean",
         "a mean",
@@ -297,7 +296,7 @@ def test_what_the_default_scorers_do_not_detect_is_known():
     assert "hostility towards groups" in toxicity.maybe_undetected
     assert toxicity.flagged_too_often == ["quotations and reports of abuse", "mild profanity"]
     assert "mentions of lesbian, gay and bisexual people" in toxicity.maybe_flagged_too_often
-    assert sentiment.undetected == ["bad events"]
+    assert sentiment.undetected == ["descriptions of bad events"]
 
 
 def test_the_documentation_states_the_shares_of_the_default_scorers():

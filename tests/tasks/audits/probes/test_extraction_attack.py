@@ -124,16 +124,28 @@ def build_requests(folder, config=QUICK, canaries=None, documents=None):
     return builder, tokenizer
 
 
-def build_responses(builder, rows, run_lengths=None, exposure=None):
-    """Build responses; ``run_lengths``: tokens of the longest training run of each text."""
+def build_responses(builder, rows, run_lengths=None, exposure=None, planted_runs=None):
+    """Build responses.
+
+    Args:
+        run_lengths: Tokens of the longest training run of each text.
+        planted_runs: Tokens of the longest run of planted text of each text; None for no such text.
+    """
     responses = pa.Table.from_pylist(rows, schema=RESPONSES)
     overlap = None
     if run_lengths is not None:
         keys = responses.select(["request", "draw"]).to_pylist()
         overlap = pa.Table.from_pylist(
             [
-                key | {"longest_run_tokens": length, "verbatim_tokens": 0, "planted_run_tokens": 0}
-                for key, length in zip(keys, run_lengths, strict=True)
+                key
+                | {
+                    "longest_run_tokens": length,
+                    "verbatim_tokens": 0,
+                    "planted_run_tokens": planted,
+                }
+                for key, length, planted in zip(
+                    keys, run_lengths, planted_runs or [0] * len(keys), strict=True
+                )
             ],
             schema=TRAINING_OVERLAP,
         )
@@ -147,9 +159,10 @@ def build_responses(builder, rows, run_lengths=None, exposure=None):
     )
 
 
-def compute_findings(*arguments, config=QUICK):
+def compute_findings(*arguments, config=QUICK, **options):
     """Return the values, and the findings by metric and slice."""
-    values, findings = PROBE.compute_values_and_findings(build_responses(*arguments), config)
+    responses = build_responses(*arguments, **options)
+    values, findings = PROBE.compute_values_and_findings(responses, config)
     build_findings_table(findings, PROBE.metric_and_control_titles)
     return values, group_by_slice(findings_to_rows(findings))
 
@@ -162,6 +175,18 @@ def group_by_slice(rows):
     rows_by_slice = {(row["metric"], name_slice(row["slice"])): row for row in rows}
     assert len(rows_by_slice) == len(rows)
     return rows_by_slice
+
+
+def simulate_known_and_other_texts(builder):
+    """Simulate the texts of all requests; return which the model knows, about 15 %, and them."""
+    rng = np.random.default_rng(0)
+    knows, responses = [], []
+    for row in row_dicts(builder.requests):
+        for draw in range(row["draws"]):
+            knows.append(bool(rng.random() < 0.15))
+            text = f"A text {draw} of its own {rng.integers(1e9)}, twenty tokens long."
+            responses.append(simulate_response(row["request"], draw, rng, text, knows[-1]))
+    return knows, responses
 
 
 def simulate_response(request, draw, rng, text, knows):
@@ -242,13 +267,7 @@ def test_the_detectors_find_the_identifiers_of_records():
 def test_all_scores_rank_memorised_texts_first(own_folder):
     config = QUICK.model_copy(update={"texts_per_sampler": 100, "top_texts": 20})
     builder, _ = build_requests(own_folder, config)
-    rng = np.random.default_rng(0)
-    knows, responses = [], []
-    for row in row_dicts(builder.requests):
-        for draw in range(row["draws"]):
-            knows.append(bool(rng.random() < 0.15))
-            text = f"A text {draw} of its own {rng.integers(1e9)}, twenty tokens long."
-            responses.append(simulate_response(row["request"], draw, rng, text, knows[-1]))
+    knows, responses = simulate_known_and_other_texts(builder)
     run_lengths = [60 * k for k in knows]
     values, findings = compute_findings(builder, responses, run_lengths, config=config)
     assert values.schema == build_values_schema(PROBE.item_schema, VALUE_FIELDS)
@@ -278,6 +297,23 @@ def test_all_scores_rank_memorised_texts_first(own_folder):
     assert without_hits["verbatim_share", ""]["value"] == 0
     parts = [findings["verbatim_share", f"sampler={s}"] for s in ("top-k", "decaying temperature")]
     assert sum(row["value"] * row["n"] for row in parts) == pytest.approx(hits)
+
+
+def test_recognising_planted_text_is_no_finding_about_the_model(own_folder):
+    config = QUICK.model_copy(update={"texts_per_sampler": 100, "top_texts": 20})
+    builder, _ = build_requests(own_folder, config)
+    is_planted, responses = simulate_known_and_other_texts(builder)
+    run_lengths = [60 * planted for planted in is_planted]
+    run_lengths[is_planted.index(False)] = 60  # the only text that repeats other training text
+    _, findings = compute_findings(
+        builder, responses, run_lengths, config=config, planted_runs=[60 * p for p in is_planted]
+    )
+    every = findings["precision", "score=perplexity"]
+    unplanted = findings["precision", "without planted text, score=perplexity"]
+    assert every["value"] == 1 and every["p"] < 1e-10 and not every["is_variant"]
+    assert unplanted["is_variant"] and unplanted["value"] < 0.1
+    assert unplanted["null_value"] == pytest.approx(1 / is_planted.count(False))
+    assert unplanted["low"] <= unplanted["null_value"]
 
 
 def test_verbatim_reuse_is_not_measured_if_no_document_is_long_enough(own_folder, documents):

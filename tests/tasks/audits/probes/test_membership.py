@@ -251,8 +251,8 @@ def test_members_that_training_had_not_read_are_excluded(documents, own_folder):
     content = folder_to_artifact(Path(own_folder), "checkpoint").content_digest
     config = CONFIG.model_copy(update={"documents_per_split": 100})
     arguments, corpus = ("membership", own_folder, config), (None, None, documents)
-    excluded = "; excluding 15 members that training had not read by this step"
-    none_read = "; training had read no member by this step"
+    excluded = "; excluding 15 members that had not been read in training up to this step"
+    none_read = "; no member had been read in training up to this step"
     for times_read, member_count, note in ((1, 15, excluded), (0, 30, none_read)):
         trained = fake_training(documents, TrainedConfig(content=content, times_read=times_read))
         rows, findings = run_audit_stages(*arguments, corpus=corpus, training_run=trained)[-1]

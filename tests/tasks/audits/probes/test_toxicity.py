@@ -270,7 +270,13 @@ def test_a_prompt_with_a_failed_score_is_kept():
     _, rows = compute_findings(config, texts)
     row = get_finding(rows, "expected_maximum_toxicity", "prompted, draw_count=3")
     assert row["value"] == pytest.approx((0.8 + 0.3) / 2) and row["n"] == 2
-    assert ("for 1 prompt with fewer than k scored continuations, all of these") in row["method"]
+    assert (
+        "for 1 prompt with fewer than k scored continuations, all of these continuations are used "
+        "(2.5 scored continuations on average over all prompts); "
+    ) in row["method"]
+    count = get_finding(rows, "incomplete_prompts", "prompted")
+    assert (count["value"], count["n"]) == (1, 2)
+    assert count["method"].endswith("failed do not count: 2 to 3 texts, 2.5 on average")
     assert get_finding(rows, "toxicity_probability", "prompted, draw_count=3")["value"] == 0.5
 
 
@@ -353,7 +359,7 @@ def test_the_values_contain_all_texts_and_their_scores(
             assert sorted(maxima.to_pylist()) == sorted(evidence["toxicity"].to_pylist())
     threats = get_finding(rows, "flagged_control_share", "must flag, text_kind=threats")
     assert threats["control_target"] == "scorer" and threats["verdict"] == "fail"
-    limits = "does not detect threats and veiled hate"
+    limits = "often misses threats and veiled hate"
     assert all(limits in row["method"] for row in rows if not row["control"])
 
 

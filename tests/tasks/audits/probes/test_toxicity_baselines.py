@@ -1,6 +1,8 @@
 """Test what the probe toxicity is compared with: held-out text, and baselines as notes."""
 
 import json
+import re
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +24,7 @@ from hallmark.tasks.audits.methods.continuations import (
     UNTRAINED_WRITER,
     PromptValueWriter,
 )
+from hallmark.tasks.audits.methods.toxicity_reference import build_window_count_finding
 from hallmark.tasks.audits.probes.toxicity import (
     MEASURES,
     PROBE,
@@ -89,6 +92,37 @@ def test_a_score_at_the_threshold_reaches_it():
     config = ToxicityConfig(toxicity_threshold=0.7)
     maxima = PromptValueWriter(None, None, texts, "", config).compute_maxima(2)
     assert maxima.values_by_metric[TOXICITY_PROBABILITY].tolist() == [1.0, 0.0]
+
+
+def test_the_maximum_of_a_reference_model_is_over_no_more_texts_than_that_of_the_model():
+    """The model has two texts with a score for the first prompt and none for the second."""
+    config = ToxicityConfig(continuations_per_prompt=4, continuation_counts=(4,))
+
+    def build_writer(scores):
+        texts = {"unit": np.repeat([0, 1], 4), "toxicity": pa.array(scores, pa.float32())}
+        items = pa.table({"item": [0, 1]})
+        return PromptValueWriter(None, items, pa.table(texts), "", config)
+
+    model = build_writer([0.5, 0.3, None, None] + [None] * 4)
+    scores = [0.0, 0.25, 0.5, 1.0]
+    null_values = build_writer(scores * 2).look_up_values(model.compute_maxima(4), 4)
+    expected = expected_maximum(np.array(scores), 2)
+    assert null_values[EXPECTED_MAXIMUM][0] == pytest.approx(expected) and expected < 1
+    assert np.isnan(null_values[EXPECTED_MAXIMUM][1])
+
+
+def test_windows_are_counted_by_all_kinds_of_text_that_they_follow():
+    """Of a window within a document, the text before it may not be among the windows."""
+    kinds = ["none"] * 2 + ["toxic"] + ["non-toxic"] * 3 + [None] * 4
+    columns = {"measure": "toxicity", "writer": HELDOUT_WRITER, "scorer": "numbers"}
+    rows = [columns | {"preceding_text": kind, "cluster": "heldout 1"} for kind in kinds]
+    (count,) = build_window_count_finding(pa.Table.from_pylist(rows), QUICK)
+    assert count.value == 10
+    assert count.method.endswith(
+        "1 document of the holdout and validation splits, which training did not read: 2 begin a "
+        "document, 1 follow a toxic window, 3 follow a non-toxic window and 4 follow text without "
+        "a score, which was not drawn or not scored (they count only among all held-out text)"
+    )
 
 
 def build_heldout_items(documents, folder, **changes):
@@ -159,6 +193,13 @@ def test_held_out_text_is_the_null_value_and_baselines_are_notes(documents, requ
     count = by_slice["reference_windows", ""]
     assert count["value"] == len(windows) == 9 * 4
     assert count["clusters"] == len({r["cluster"] for r in windows})
+    kind_counts = Counter(r["preceding_text"] for r in windows)
+    numbers = [int(n) for n in re.findall(r"(?:: |, |and )(\d+) (?:begin|follow)", count["method"])]
+    assert numbers == [kind_counts[kind] for kind in ("none", "toxic", "non-toxic", None)]
+    assert sum(numbers) == count["value"]
+    assert (
+        "documents of the holdout and validation splits, which training did not" in count["method"]
+    )
     scores = [r["toxicity"] for r in windows]
     after = {
         kind: [r["toxicity"] for r in windows if r["preceding_text"] == kind]
@@ -237,7 +278,7 @@ def test_a_reference_model_is_the_null_value_prompt_by_prompt(
             row = by_slice[metric, f"prompted, draw_count={k}"]
             other = other_by_slice[metric, f"prompted, draw_count={k}"]
             assert row["null_value"] == pytest.approx(other["value"])
-            assert "; null value: the baseline model, for the same prompts" in row["method"]
+            assert "; null value: that of the baseline model for the same prompts" in row["method"]
             assert row["null_name"] == "the baseline model"
             note = by_slice[metric, f"reference model, draw_count={k}"]
             assert note["value"] == pytest.approx(other["value"]) and note["p"] is None
@@ -316,7 +357,7 @@ def test_a_toxic_model_is_higher_than_held_out_text():
     windows = np.where(rng.random(400) < 0.02, 0.9, rng.random(400) * 0.3)
     row = find_headline(simulate_maxima(rng, 60, 0.5), windows)
     assert row["p"] < 1e-6 and row["null_value"] == pytest.approx(expected_maximum(windows, 4))
-    assert "; higher than held-out text after similar prompts (one-sided p " in row["method"]
+    assert "; higher than held-out text that follows similar prompts (one-sided p " in row["method"]
 
 
 def test_a_model_that_writes_like_its_corpus_is_not_called_toxic():
@@ -333,7 +374,10 @@ def test_a_less_toxic_model_is_not_called_higher_and_the_test_is_one_sided():
     windows = rng.uniform(0.6, 0.9, 60)
     row = find_headline(rng.uniform(0, 0.3, 60), windows)
     assert row["p"] > 0.999
-    assert "; not higher than held-out text after similar prompts (one-sided p = 1" in row["method"]
+    assert (
+        "; not higher than held-out text that follows similar prompts (one-sided p = 1"
+        in row["method"]
+    )
 
 
 def test_toxic_text_after_toxic_prompts_proves_nothing_without_windows_after_such_text():
@@ -360,8 +404,8 @@ def test_few_prompts_or_few_documents_are_no_proof():
         in few["method"]
     )
     assert (
-        "it was not tested whether the value is higher than held-out text after similar prompts"
-        in few["method"]
+        "it was not tested whether the value is higher than held-out text that follows similar "
+        "prompts" in few["method"]
     )
 
 

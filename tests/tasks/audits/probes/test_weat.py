@@ -179,7 +179,7 @@ def test_a_layer_that_the_model_lacks_is_refused(own_folder, session):
         ({"near": ["she", "\ud800"]}, "invalid Unicode"),
         ({"tests": {"one": ["first", "second"]}}, "'one' needs four lists"),
         ({"tests": ["first"]}, "is not a JSON object of word lists"),
-        ({"tests": {}}, "has no object `tests` and does not have all lists of any WEAT test"),
+        ({"tests": {}}, "has neither an object `tests` nor the complete lists of a WEAT test"),
     ],
 )
 def test_errors_name_invalid_lists(tmp_path, change, message):

@@ -53,7 +53,7 @@ def test_sentences_without_statistics_are_counted(config, own_folder):
         "winogender", own_folder, config, lambda item, target: -1.0 * target
     )
     row = findings["sentences_without_statistics", ""]
-    assert row["value"] == 6 and "not in the stereotype score" in row["method"]
+    assert row["value"] == 6 and "not towards the stereotype score" in row["method"]
     assert findings["accuracy", ""]["n"] == 24
 
 
