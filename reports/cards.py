@@ -10,7 +10,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin
 
 from hallmark.reports import (
     datasheet,
@@ -30,7 +31,7 @@ from hallmark.reports.page.document import (
     list_figure_texts,
     redact_figure,
 )
-from hallmark.reports.page.figures import Evidence, FigureBook
+from hallmark.reports.page.figures import Evidence, FigureBook, StageAndTable
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.sections.checkpoint import read_file_rows
 from hallmark.tasks.contract import (
@@ -38,6 +39,7 @@ from hallmark.tasks.contract import (
     HallmarkError,
     Stage,
     Store,
+    Table,
     select_input_contents,
 )
 
@@ -140,9 +142,11 @@ def load_card_inputs(
         HallmarkError: If another version of the code wrote the card, or if a required input is not
             in the store.
     """
-    card_stage, lineage = CARD_KINDS[card.stage].stage, card.manifest["lineage"]
+    card_stage, lineage = CARD_KINDS[card.stage].stage, card.lineage
     if lineage.keys() != set(card_stage.input_names):
         raise _build_version_error(card)
+    for name, names in lineage.items():
+        _check_input_kind(card, name, names, card_stage.parameter_types[name])
 
     def load(names: Any) -> Any:
         if isinstance(names, Mapping):
@@ -159,6 +163,25 @@ def load_card_inputs(
         else load(names)
         for name, names in lineage.items()
     }
+
+
+def _check_input_kind(card: Artifact, name: str, names: Any, input_type: Any) -> None:
+    """Raise HallmarkError unless a lineage has one name, a mapping or None, as the stage expects.
+
+    Args:
+        card: The card.
+        name: The name of the input.
+        names: What the lineage of the card says about it.
+        input_type: The type of the parameter.
+    """
+    input_types = get_args(input_type) if isinstance(input_type, UnionType) else (input_type,)
+    if names is None:
+        is_expected = NoneType in input_types
+    else:
+        has_mapping = any(get_origin(option) in (dict, Mapping) for option in input_types)
+        is_expected = isinstance(names, Mapping) if has_mapping else isinstance(names, str)
+    if not is_expected:
+        raise card.make_manifest_error(f"lineage.{name} does not name what a card needs")
 
 
 def _build_version_error(card: Artifact) -> HallmarkError:
@@ -236,8 +259,9 @@ def read_card(store: Store, card: Artifact) -> CardContent:
         labelled_inputs = kind.label_inputs(inputs).items()
         artifacts = {label: artifact for label, artifact in labelled_inputs if artifact is not None}
         book = FigureBook(artifacts, figures)
+        damaged_tables: dict[StageAndTable, bool] = {}
         if not missing_inputs:
-            for evidence in _iterate_evidence(card, book):
+            for evidence in _iterate_evidence(card, book, damaged_tables):
                 book.evidence_by_id[evidence.id] = evidence
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise HallmarkError(
@@ -245,7 +269,14 @@ def read_card(store: Store, card: Artifact) -> CardContent:
             "the artifact and rerun the pipeline"
         ) from error
     return CardContent(
-        card.stage, document, book, corpus_artifacts, redactor, missing_inputs, answers
+        card.stage,
+        document,
+        book,
+        corpus_artifacts,
+        redactor,
+        missing_inputs,
+        answers,
+        has_damaged_rows=any(damaged_tables.values()),
     )
 
 
@@ -278,16 +309,72 @@ def _read_creation_time(artifact: Artifact | None) -> datetime | None:
     return datetime.fromisoformat(created).astimezone(UTC) if created else None
 
 
-def _iterate_evidence(card: Artifact, book: FigureBook) -> Iterator[Evidence]:
-    """Yield the rows of figures that are in the store."""
+def _iterate_evidence(
+    card: Artifact, book: FigureBook, damaged_tables: dict[StageAndTable, bool]
+) -> Iterator[Evidence]:
+    """Yield the rows of figures that are in the store, with the digests that the card states.
+
+    A signature covers these digests, so rows that differ from them are no evidence.
+
+    Args:
+        card: The card.
+        book: Its figures.
+        damaged_tables: Receives which tables differ from their manifest.
+    """
     for row in card["evidence"].read().to_pylist():
         artifact, table = book.artifacts.get(row["stage"]), row["evidence_table"]
         if artifact is None or table not in {*artifact.tables, *artifact.manifest["files"]}:
             continue
-        yield book.get_evidence(
-            row["stage"],
-            table,
-            json.loads(row["evidence_filter"]),
-            None if table in artifact.tables else read_file_rows(artifact, table),
-            row["row_order"],
-        )
+        is_table = table in artifact.tables
+        sha256 = artifact[table].digest if is_table else artifact.manifest["files"][table]["sha256"]
+        if (artifact.content_digest, sha256) != (row["content_digest"], row["sha256"]):
+            continue
+        key = row["stage"], table
+        if key not in damaged_tables:
+            damaged_tables[key] = is_table and _is_damaged(artifact[table])
+        if not damaged_tables[key]:
+            yield book.get_evidence(
+                row["stage"],
+                table,
+                json.loads(row["evidence_filter"]),
+                None if is_table else read_file_rows(artifact, table),
+                row["row_order"],
+            )
+
+
+def _is_damaged(table: Table) -> bool:
+    """Return whether a file of a local table differs from its SHA-256 in the manifest.
+
+    From an object store, files are compared when they are fetched.
+    """
+    store = table.artifacts[0].location.store
+    if store is not None and store.root_folder is None:
+        return False
+    try:
+        table.verify()
+    except HallmarkError:
+        return True
+    return False
+
+
+def list_evidence_problems(store: Store, card: Artifact) -> list[str]:
+    """List the tables whose rows a card cites and that differ from the digests that it states.
+
+    All these tables are read, also from an object store, so this may take long.
+
+    Returns:
+        A phrase for each table of a stage that is missing, damaged or changed.
+    """
+    evidence_by_id = read_card(store, card).book.evidence_by_id
+    problems: dict[StageAndTable, str] = {}
+    for row in card["evidence"].read().to_pylist():
+        key = row["stage"], row["evidence_table"]
+        evidence = evidence_by_id.get(row["id"])
+        if evidence is None:
+            problems[key] = "is missing, damaged or has changed"
+        elif key not in problems and evidence.file_rows is None:
+            try:
+                evidence.artifact[evidence.table].verify()
+            except HallmarkError as error:
+                problems[key] = f"is damaged ({error})"
+    return [f"{table} of {stage} {problem}" for (stage, table), problem in problems.items()]

@@ -185,9 +185,9 @@ class DatasheetBuilder:
                     (
                         "Contents",
                         [
-                            "See ",
-                            Link("sources, languages, licences and lengths", "composition.html"),
-                            ". Sizes of the splits: ",
+                            "See “",
+                            Link("Composition", "composition.html"),
+                            "” for sources, languages, licences and lengths. Sizes of the splits: ",
                             *self.format_split_counts(splits),
                         ],
                     ),
@@ -321,8 +321,8 @@ class DatasheetBuilder:
             ("Under which licences?", describe_licences(self.corpus_figures, self.config.licence)),
         ]
         licence_note = (
-            "The licence of a document is known only if its source provides the “licence” metadata "
-            "field. Hallmark does not search the texts for licences."
+            "The “licence” metadata field states a document's licence; without it, the config "
+            "states that of the source. Hallmark does not search texts for licences."
         )
         return Section("Distribution", [DefinitionList(entries), Paragraph([licence_note])])
 
@@ -333,7 +333,7 @@ class DatasheetBuilder:
             (
                 "Which data does this card describe?",
                 [
-                    "The profile with the content digest ",
+                    "The profile with content digest ",
                     Code(self.corpus_figures.profile.content_digest),
                 ],
             ),
@@ -376,7 +376,7 @@ class DatasheetBuilder:
                         section,
                         page="recovery",
                         answer=[
-                            "Accuracy with which the stages recovered effects that are known in "
+                            "Accuracy with which the stages recovered effects that were known in "
                             "advance."
                         ],
                     )

@@ -21,6 +21,8 @@ from hallmark.reports.page.card_tables import (
     write_card_tables,
 )
 from hallmark.reports.page.document import (
+    METRICS_PAGE,
+    RISK_ORDER_TITLE,
     Block,
     BulletList,
     Callout,
@@ -73,6 +75,7 @@ from hallmark.reports.sections.decision_sheet import (
     NOT_MEASURED_LINK,
     AuditCoverage,
     build_decision_sheet,
+    describe_risk_order,
 )
 from hallmark.reports.sections.error_rates import (
     ERROR_RATES,
@@ -221,7 +224,7 @@ class ModelCardBuilder:
             list_failed_self_checks(controls),
             identity,
             [
-                ("Limits", [describe_measurement_limits(self.findings, controls)]),
+                ("Limits", describe_measurement_limits(self.findings, controls)),
                 build_changes_entry(self.book, self.previous_comparison, self.findings),
             ],
             verdicts,
@@ -362,7 +365,7 @@ class ModelCardBuilder:
             replace(
                 tokenizer_section,
                 page="tokenizer",
-                answer=["Text splitting by the tokenizer, and bytes per token."],
+                answer=["How the tokenizer splits text, and the number of bytes per token."],
             ),
             replace(
                 training_section,
@@ -416,7 +419,7 @@ class ModelCardBuilder:
     def build_metrics_section(self) -> Section:
         """Build the table of the method of each metric."""
         answer = "Definition and measurement of each metric."
-        section = Section("Metrics", [Paragraph([answer])], page="metrics", answer=[answer])
+        section = Section("Metrics", [Paragraph([answer])], page=METRICS_PAGE, answer=[answer])
         rows: list[list[InlineElement]] = []
         for audit, audit_findings in self.findings.by_audit.items():
             scorer_controls = self.findings.list_scorer_controls(audit)
@@ -436,14 +439,15 @@ class ModelCardBuilder:
                 for metric, (title, method) in methods_by_metric.items()
             ]
         if rows:
-            columns = ["metric", "audit", "what it is", "method of the first figure"]
+            columns = ["metric", "audit", "what it is", "method used for the first figure"]
             note = (
-                "The page of each audit states the limits of the audit and what its scorers do not "
-                "detect."
+                "The page of each audit states the limits of the audit and what its scorers often "
+                "miss."
             )
             section.add_blocks(DataTable("How each metric was measured", columns, rows, note=note))
         else:
             section.add_blocks(Paragraph(["No audit measured the model."]))
+        section.sections.append(Section(RISK_ORDER_TITLE, [Paragraph([describe_risk_order()])]))
         return section
 
     def build_evaluation_data_section(self) -> Section:
@@ -519,7 +523,9 @@ class ModelCardBuilder:
         source_section = Section(
             "Sources of the training data",
             page="training-data",
-            answer=["Amount of each source that the model has read, and the planted documents."],
+            answer=[
+                "How much of each source the model has read, and which documents were planted."
+            ],
         )
         step = find_last_checkpoint_step(self.training_run, self.checkpoint)
         if self.training_run is not None and step is not None:
@@ -620,7 +626,12 @@ class ModelCardBuilder:
     def build_answers(self) -> list[Answer]:
         """Answer all questions; the figures of the other sections must be in the book."""
         measurements = ModelCardMeasurements(
-            self.book, self.findings, self.checkpoint, self.training_run, self.corpus_figures
+            self.book,
+            self.findings,
+            self.find_audit_coverage(),
+            self.checkpoint,
+            self.training_run,
+            self.corpus_figures,
         )
         return build_model_card_answers(measurements, self.config.model_dump(), self.config.answers)
 

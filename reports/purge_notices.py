@@ -48,7 +48,7 @@ def collect_purged_document_ids(
         _has_purged_documents(store),
     )
     purged_ids, visited_names = set[str](), set[str]()
-    pending_names = [*iter_artifact_names(card.manifest.get("lineage"))]
+    pending_names = [*iter_artifact_names(card.lineage)]
     while pending_names:
         artifact_name = pending_names.pop().partition("#")[0]
         if artifact_name in visited_names or (
@@ -79,7 +79,7 @@ def read_purge_record(artifact: Artifact) -> PurgeRecord:
     """Return the documents purged from an artifact, and the names of its inputs."""
     return PurgeRecord(
         frozenset(artifact.purge_time_by_doc_id),
-        tuple(iter_artifact_names(artifact.manifest.get("lineage"))),
+        tuple(iter_artifact_names(artifact.lineage)),
     )
 
 

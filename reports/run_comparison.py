@@ -59,7 +59,7 @@ PAGE_TITLE, PAGE_KIND = "Comparison of two runs", "Comparison"
 COMPARISON_PAGE = "comparison.html"
 
 #: Keys of a config that change no result.
-IGNORED_SETTINGS = ("store", "tensorboard")
+IGNORED_SETTINGS = ("store", "report_to", "reporters", "credentials", "retry")
 
 #: The largest number of findings without a shown change in the table of an audit.
 MAX_OTHER_FINDINGS = 30
@@ -68,8 +68,8 @@ VERDICT_NOTE = (
     "Rows are sorted by strength of evidence for a change, strongest first. Changes in shares are "
     "in percentage points. “Worse” means that the change is in the direction that the audit "
     "defines as worse, or away from the value expected with no effect. Both checkpoints received "
-    "the same items, so they are compared in pairs. p is Holm-corrected for all findings of an "
-    "audit. “No change shown” does not prove that there is none."
+    "the same items, so their results are compared in pairs. The p-value is Holm-corrected for all "
+    "findings of an audit. “No change shown” does not prove that there is none."
 )
 
 

@@ -140,12 +140,12 @@ def _summarize_model(
 
 def read_checkpoint_step(card: Artifact) -> int | None:
     """Return the training step of the checkpoint of a card; None for one from another store."""
-    stage, _, digest = card.manifest["lineage"]["checkpoint"].partition("/")
     try:
+        stage, _, digest = card.get_input_name("checkpoint").partition("/")
         store = get_artifact_store(card)
-        checkpoint = store.find_artifact(stage, digest) if store and digest else None
-        return None if checkpoint is None else checkpoint.manifest["parts"]["key"]["step"]
-    except (HallmarkError, KeyError):
+        checkpoint = store.find_artifact(stage, digest) if store else None
+        return None if checkpoint is None else checkpoint.training_step
+    except HallmarkError:
         return None
 
 

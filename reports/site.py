@@ -61,6 +61,7 @@ from hallmark.tasks.contract import (
     HallmarkError,
     Store,
     read_library_versions,
+    read_regular_file,
     sha256_hex,
     to_canonical_json,
 )
@@ -478,10 +479,10 @@ def _reuse_previous_folder(
         return False
     previous_folder = previous_site / folder.relative_to(site_folder)
     try:
-        if (previous_folder / DIGEST_FILE).read_text() != folder_digest:
+        if read_regular_file(previous_folder / DIGEST_FILE) != folder_digest.encode():
             return False
         shutil.copytree(previous_folder, folder, copy_function=_link_or_copy_file)
-    except (OSError, UnicodeDecodeError):  # missing, or changed by someone else
+    except OSError:  # missing, or changed by someone else
         shutil.rmtree(folder, ignore_errors=True)
         return False
     return True

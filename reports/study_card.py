@@ -434,7 +434,9 @@ class StudyCardBuilder:
         ]
         labels = [label for label, _, _ in measured_rates]
         values = [value for _, _, value in measured_rates]
-        interval_note = "bars are 95 % intervals over trials, " * any(interval_bounds)
+        interval_note = "error bars show 95 % intervals with trials as units, and " * any(
+            interval_bounds
+        )
         alt_values = ", ".join(
             f"{label}: {format_number(value, 'share')}"
             for label, value in zip(labels, values, strict=True)
@@ -516,7 +518,7 @@ class StudyCardBuilder:
             return section
         arm_titles = {
             "removed": "without the documents",
-            "random": "without the same number of random documents",
+            "random": "without an equal number of randomly chosen documents",
             "difference": "difference",
         }
         rows = []
@@ -528,7 +530,7 @@ class StudyCardBuilder:
             rows.append([row_label, figure, row["unit"], figure.interval_or_dash, f"{row['n']:,}"])
         section.add_blocks(
             DataTable(
-                "Decrease of figures in retrained models",
+                "Decrease in measured values after retraining",
                 ["figure", "decrease", "unit", "interval", "candidates"],
                 rows,
                 frozenset({1, 3, 4}),

@@ -70,6 +70,13 @@ TRAINED_WEIGHTS = {
 
 SPLIT_NAMES = ("train", "validation", "test")
 
+#: Outcomes of the table ``outcome_counts`` in the words of the card.
+OUTCOME_LABELS = {
+    "text also in train": "text also in the training rows",
+    "a label never seen in train": "label that no training row has",
+    "cut to the context": "truncated to the context",
+}
+
 #: The settings of the model and of its training that the card lists.
 ARCHITECTURE_SETTINGS = ("architecture", "d_model", "n_layers", "n_heads", "context", "vocab_size")
 TRAINING_SETTINGS = (
@@ -165,7 +172,8 @@ class TaskCardBuilder:
         if {"split": split, "outcome": category} not in count_keys:
             return None
         existing = self.book.figures.get(figure_id := slugify(f"rows {split} {category}"))
-        label = f"rows, {split}: {category}" if split else f"rows {category}"
+        outcome_label = OUTCOME_LABELS.get(category, category)
+        label = f"rows, {split}: {outcome_label}" if split else f"rows {category}"
         return existing or self.book.add_computed_figure(
             figure_id,
             label,
@@ -212,7 +220,7 @@ class TaskCardBuilder:
             ("Base", self.describe_base_checkpoint()),
             (
                 "Base, content digest",
-                [Code(self.finetuning_run.manifest["parts"]["inputs"]["checkpoint"])],
+                [Code(self.finetuning_run.get_input_digest("checkpoint") or "")],
             ),
             ("This checkpoint", [Code(self.checkpoint.name)]),
             ("Its content digest", [Code(self.checkpoint.content_digest)]),
@@ -235,19 +243,17 @@ class TaskCardBuilder:
 
     def describe_base_checkpoint(self) -> InlineContent:
         """Return the name of the base checkpoint, with its training run and step if known."""
-        checkpoint_name = self.finetuning_run.manifest["lineage"]["checkpoint"]
+        checkpoint_name = self.finetuning_run.get_input_name("checkpoint")
         if self.base_checkpoint is None:
             return [Code(checkpoint_name), ", from a folder outside this store."]
-        fingerprint_parts, lineage = (
-            self.base_checkpoint.manifest[key] for key in ("parts", "lineage")
-        )
-        training_stage = FINETUNE if "checkpoint" in lineage else "pretrain"
-        training_name = Code(f"{training_stage}/{fingerprint_parts['parent'][:16]}")
+        training_stage = FINETUNE if "checkpoint" in self.base_checkpoint.lineage else "pretrain"
+        parent = self.base_checkpoint.manifest["parts"].get("parent", "")
+        training_name = Code(f"{training_stage}/{parent[:16]}")
         return [
             Code(checkpoint_name),
             ", written by the training ",
             training_name,
-            f" at step {fingerprint_parts['key']['step']:,}.",
+            f" at step {self.base_checkpoint.training_step:,}.",
         ]
 
     def build_input_files_table(self) -> DataTable:
@@ -293,7 +299,7 @@ class TaskCardBuilder:
         categories = dict.fromkeys(row["outcome"] for row in count_rows if row["split"])
         table_rows: list[list[InlineElement]] = [
             [
-                category,
+                OUTCOME_LABELS.get(category, category),
                 *(self.get_row_count_figure(split, category) or "–" for split in SPLIT_NAMES),
             ]
             for category in categories
@@ -512,8 +518,8 @@ class TaskCardBuilder:
         if self.task_kind == "pairs":
             items.append(
                 [
-                    "Several answers may be right for a row; chrF and BLEU compare letters and "
-                    "words with a single target."
+                    "Several answers may be right for a row, but chrF and BLEU compare letters "
+                    "and words with those of a single target."
                 ]
             )
         return Section("Caveats", [BulletList(items)])

@@ -29,7 +29,14 @@ from hallmark.reports.page.document import (
     Section,
     redact_document,
 )
-from hallmark.reports.page.figures import Evidence, Figure, FigureBook, format_number, slugify
+from hallmark.reports.page.figures import (
+    UNNAMED_UNITS,
+    Evidence,
+    Figure,
+    FigureBook,
+    format_number,
+    slugify,
+)
 from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
 from hallmark.reports.page.rendering import (
     FigureLinker,
@@ -82,9 +89,9 @@ TrainingAuditComparison = AuditComparison[TrainingCheckpoint]
 MAX_OTHER_FINDINGS, MAX_PAIRS = 30, 100
 
 METHOD_NOTE = (
-    "An audit gives all checkpoints of a training run the same inputs, so checkpoints are "
-    "compared in pairs: prompt by prompt, secret by secret, document by document. Paired "
-    "comparison shows changes that two separate intervals would hide. The p of a change is "
+    "An audit gives all checkpoints of a training run the same inputs, so their results "
+    "are compared in pairs: prompt by prompt, secret by secret, document by document. A paired "
+    "comparison shows changes that two separate intervals would hide. The p-value of a change is "
     "Holm-corrected for all changes of its audit on this page: all findings and all pairs of "
     "checkpoints. Intervals describe chance variation among these inputs, not among other inputs "
     "or other training runs."
@@ -267,7 +274,7 @@ class TrajectoryWriter:
                 for figure in figures
             ],
             [row["null_value"] for row in comparison.findings],
-            self.redact(first_finding["title"]) + ("" if unit in ("share", "") else f" ({unit})"),
+            self.redact(first_finding["title"]) + ("" if unit in UNNAMED_UNITS else f" ({unit})"),
             unit == "share",
         )
         alt_values = ", ".join(

@@ -101,7 +101,7 @@ def load_exported_card(store: Store, card: Artifact) -> ExportedCard:
         title=escape_invisible(content.document.title),
         artifact_name=card.name,
         evidence_hash=compute_evidence_hash(card),
-        checkpoint=card.manifest["parts"]["inputs"].get("checkpoint") or "",
+        checkpoint=card.get_input_digest("checkpoint") or "",
         answers={
             row.question_id: _escape_texts(row, ("answer", "statement")) for row in content.answers
         },

@@ -18,11 +18,13 @@ from pydantic import AfterValidator, Field
 from hallmark.reports.forms.questions import FormName, list_question_ids
 from hallmark.tasks.contract import (
     ExternalMarker,
+    OversizedIntegerError,
     StageConfig,
     UsageError,
     explain_relative_path,
     format_closest_name_hint,
     open_external_file,
+    parse_toml,
 )
 
 FORMS: tuple[FormName, ...] = ("datasheet", "model_card")
@@ -96,7 +98,7 @@ def read_answers_file(path: Path) -> dict[FormName, dict[str, str]]:
         )
     try:
         with open_external_file(path, "answers") as file:
-            entries = tomllib.loads(file.read().decode("utf-8-sig"))
+            entries = parse_toml(file.read().decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(
             f"answers.file: {path} cannot be read ({error.strerror}); correct its permissions"
@@ -106,7 +108,7 @@ def read_answers_file(path: Path) -> dict[FormName, dict[str, str]]:
             f"answers.file: {path} is not UTF-8 text (invalid at byte {error.start + 1}); save "
             "it as UTF-8"
         ) from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, OversizedIntegerError) as error:
         reason = str(error)
         if reason.startswith("Cannot overwrite a value"):
             reason = reason.replace("Cannot overwrite a value", "a question is answered twice")
@@ -114,7 +116,7 @@ def read_answers_file(path: Path) -> dict[FormName, dict[str, str]]:
             f"answers.file: {path} is not valid TOML ({reason}); correct it"
         ) from error
     except RecursionError as error:
-        raise UsageError(f"answers.file: {path} is nested too deeply") from error
+        raise UsageError(f"answers.file: the content of {path} is nested too deeply") from error
     known_ids = [question_id for form in FORMS for question_id in list_question_ids(form)]
     for question_id, answer in entries.items():
         if problem := describe_answer_problem(question_id, answer, known_ids):

@@ -110,6 +110,7 @@ class CardContent:
         redactor: Redacts what is shown.
         missing_inputs: Labels of inputs that are not in the store; no rows are shown then.
         answers: The answers to the questions of the card's form, if it has one.
+        has_damaged_rows: Whether a table with such rows differs from its manifest.
     """
 
     name: str
@@ -119,6 +120,7 @@ class CardContent:
     redactor: Redactor
     missing_inputs: tuple[str, ...] = ()
     answers: Sequence[AnswerRow] = ()
+    has_damaged_rows: bool = False
 
 
 def write_card_tables(content: CardContent, context: StageContext) -> None:

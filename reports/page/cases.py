@@ -16,13 +16,15 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hallmark.reports.artifact_lookup import find_artifact_by_name
+from hallmark.reports.artifact_lookup import find_artifact_by_name, find_training_trace
 from hallmark.reports.page.card_tables import CardContent
 from hallmark.reports.page.document_lookup import DocumentLookup, ShownDocument
 from hallmark.reports.page.figures import Evidence, format_unit_suffix
 from hallmark.reports.page.redaction import (
     DISPLAYABLE_KINDS,
+    MASK_ENDING,
     NO_NEIGHBOURS,
+    PARTLY_SHARED_MASK_ENDING,
     SCORE_GATED_KINDS,
     MarkedPart,
     Redactor,
@@ -31,6 +33,7 @@ from hallmark.reports.page.redaction import (
     find_prompt_column_by_response_column,
 )
 from hallmark.reports.page.table_cells import value_to_text
+from hallmark.tasks.audits.audit_descriptions import GENERATED_PERSONAL_TEXT, UNPROMPTED_METRICS
 from hallmark.tasks.audits.experiments.source_documents import (
     RowDocument,
     find_documents_by_row,
@@ -322,23 +325,13 @@ def _find_documents_of_selections(
 
 def list_case_inputs(artifact: Artifact) -> list[str]:
     """Return the names of further artifacts that the cases of an artifact's rows are built from."""
-    lineage: Mapping[str, Any] = artifact.manifest.get("lineage", {})
+    lineage: Mapping[str, Any] = artifact.lineage
     names: list[str] = []
     for input_name in ("training_overlap", "training_runs", "checkpoints"):
         value = lineage.get(input_name)
         values = value.values() if isinstance(value, Mapping) else [value]
         names += [name for name in values if isinstance(name, str)]
     return names
-
-
-def find_training_trace(artifact: Artifact) -> Artifact | None:
-    """Return what the search of the training text found for an audit; None if it is not known."""
-    store = get_artifact_store(artifact)
-    trace_name = artifact.manifest.get("lineage", {}).get("training_overlap")
-    if store is None or not isinstance(trace_name, str):
-        return None
-    trace = find_artifact_by_name(store, trace_name)
-    return trace if trace is not None and "matched_spans" in trace.tables else None
 
 
 def _read_training_exposure(
@@ -349,7 +342,7 @@ def _read_training_exposure(
     Returns:
         None if the artifact names no training, or one of its artifacts is missing.
     """
-    store, lineage = get_artifact_store(artifact), artifact.manifest.get("lineage", {})
+    store, lineage = get_artifact_store(artifact), artifact.lineage
     artifacts: dict[str, dict[str, Artifact]] = {"training_runs": {}, "checkpoints": {}}
     for input_name, artifact_by_name in artifacts.items():
         names = lineage.get(input_name)
@@ -730,7 +723,8 @@ def _redact_text(
 
     parts = redact(shows_planted_secrets=False)
     revealed_parts: list[MarkedPart] = []
-    if any(" masked]" in part.text for part in parts):
+    endings = (MASK_ENDING, PARTLY_SHARED_MASK_ENDING)
+    if any(ending in part.text for part in parts for ending in endings):
         revealed_parts = redact(shows_planted_secrets=True)
     return CaseText(title, parts, False, revealed_parts if revealed_parts != parts else ())
 
@@ -739,12 +733,17 @@ def _describe_text(
     column: Column, row: Mapping[str, Any], prompt_by_follower: Mapping[str, str]
 ) -> str:
     """Return the title of a text."""
+    is_unprompted = row.get("measure") in UNPROMPTED_METRICS
     if column.name in prompt_by_follower.values():
-        return "Prompt"
-    if column.kind == "model text":
+        return (
+            "Text before it in the document, not given to the model" if is_unprompted else "Prompt"
+        )
+    if column.kind == "model text" or column.name == GENERATED_PERSONAL_TEXT:
         return "Generated text"
     if column.name not in prompt_by_follower:
         return _humanize(column.name).capitalize()
+    if is_unprompted or not row.get(prompt_by_follower[column.name]):
+        return "Text of the document"
     correct, wanted = row.get("leading_correct_tokens"), row.get("target_tokens")
     if correct is None or not wanted:
         return "Text of the document after the prompt"

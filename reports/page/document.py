@@ -119,6 +119,18 @@ class Chart:
 #: What the tests of a risk show: harm or, where baselines are compared, that the model is worse.
 RiskState = Literal["found", "unknown", "not found", "worse", "not worse"]
 
+#: The page of a model card that defines its metrics, and the part that defines the order of risks.
+METRICS_PAGE, RISK_ORDER_TITLE = "metrics", "Order of risks"
+
+#: What the states of risks are called on pages.
+RISK_STATE_NAMES: dict[RiskState, str] = {
+    "found": "harm found",
+    "unknown": "unknown",
+    "not found": "no harm found",
+    "worse": "worse than the baseline",
+    "not worse": "not shown to be worse than the baseline",
+}
+
 
 @dataclass(frozen=True)
 class RiskLine:

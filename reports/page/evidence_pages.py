@@ -159,6 +159,7 @@ def render_evidence_page(content: CardContent, selections: Sequence[ShownSelecti
             get_anchor=get_evidence_anchor,
             describe_conditions=lambda evidence: redact(describe_conditions(evidence.conditions)),
             notice=content.redactor.notice,
+            shows_cases=any(has_cases(evidence.columns_by_name) for evidence in known),
             card=f"{content.name}.html",
             kind=content.document.kind,
         )

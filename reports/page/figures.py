@@ -271,7 +271,7 @@ class Evidence:
     def format_python_table_code(self) -> str:
         """Return Python code that reads the whole table from the store."""
         return (
-            "import pyarrow.compute as pc\nfrom hallmark import open_artifact\n\n"
+            "from pyarrow.compute import field\nfrom hallmark import open_artifact\n\n"
             f'table = open_artifact("{self.artifact.name}")[{self.table!r}].read()'
         )
 
@@ -280,7 +280,7 @@ class Evidence:
         filter_terms = []
         for column_name, value in self.conditions.items():
             data_type = self.schema.field(column_name).type
-            field_expression = f"pc.field({column_name!r})"
+            field_expression = f"field({column_name!r})"
             if isinstance(value, Mapping):
                 operators = {"ge": ">=", "lt": "<"}
                 filter_terms += [
@@ -452,9 +452,13 @@ CONTINUOUS_UNITS = frozenset(
 )
 
 
+#: Units that are not named next to a title, a score or a ratio.
+UNNAMED_UNITS = frozenset({"", "share", "score", "times"})
+
+
 def format_unit_suffix(unit: str, value: float) -> str:
     """Return what follows a formatted value: the unit, unless the value contains it."""
-    if unit in ("share", SHARE_DIFFERENCE, "score", "p", ""):
+    if unit in UNNAMED_UNITS or unit in (SHARE_DIFFERENCE, "p"):
         return ""
     return f" {to_singular(unit)}" if value == 1 and unit not in CONTINUOUS_UNITS else f" {unit}"
 

@@ -58,10 +58,16 @@ PersonalDataFinder = Callable[[str], Iterable[tuple[str, int, int]]]
 #: ids and figures are never truncated, and many end with a number.
 TRUNCATABLE_KINDS = (*SCORE_GATED_KINDS, "audit text")
 
+#: The kind of overlapping values of different kinds.
+SEVERAL_KINDS = "personal data"
+
 _MAX_SCANNED_CHARACTERS = 4000
 #: Characters at the end of a shortened text that are scanned but not shown: a span may cross the
 #: cut.
 _CUT_MARGIN = 500
+
+#: How the replacement of a masked span ends: in general, and where only a part is highlighted.
+MASK_ENDING, PARTLY_SHARED_MASK_ENDING = " masked]", " masked, shared in part]"
 
 
 class TextNeighbours(NamedTuple):
@@ -398,15 +404,16 @@ class Redactor:
             if len(visible_positions) < len(text)
             else text
         )
+        # Of equal spans, the first names the kind: what a truncated value is, is a guess.
         detected_spans = [*self._find_personal_data(visible_text)]
-        if may_be_truncated:
-            detected_spans += self._truncated_data_finder(visible_text)
         if not shows_planted_secrets:
             secret_spans = self._secret_finder.find_secret_spans(
                 visible_text, may_be_truncated=may_be_truncated
             )
             detected_spans += [("planted secret", *span) for span in secret_spans]
-        elif detected_spans:
+        if may_be_truncated:
+            detected_spans += self._truncated_data_finder(visible_text)
+        if shows_planted_secrets and detected_spans:
             shown_secrets = [*find_occurrences(self._secret_texts, visible_text)]
             detected_spans = [
                 detected
@@ -495,13 +502,20 @@ class PassthroughRedactor(Redactor):
 
 
 def _merge_spans(spans: Iterable[SensitiveSpan]) -> list[SensitiveSpan]:
-    """Return the spans in order; overlapping spans are merged under the kind of the first."""
+    """Return the spans in order, with overlapping spans merged.
+
+    A merged span has the kind of the span that covers all of it, the first of equal ones; without
+    such a span, it contains several values.
+    """
     merged: list[SensitiveSpan] = []
-    for span in sorted(spans):
-        if merged and span.start < merged[-1].end:
-            merged[-1] = merged[-1]._replace(end=max(merged[-1].end, span.end))
-        elif span.start < span.end:
+    for span in sorted(spans, key=lambda span: (span.start, -span.end)):
+        if span.start >= span.end:
+            continue
+        if not merged or span.start >= merged[-1].end:
             merged.append(span)
+        elif span.end > merged[-1].end:
+            kind = span.kind if span.kind == merged[-1].kind else SEVERAL_KINDS
+            merged[-1] = SensitiveSpan(merged[-1].start, span.end, kind)
     return merged
 
 
@@ -526,8 +540,9 @@ def _split_into_parts(
 ) -> list[MarkedPart]:
     """Split a part of a text at the ends of marks, and replace each span with its kind.
 
-    A replaced span is highlighted if any of it is. Spans and marks are in order, without overlaps,
-    and inside of the part.
+    A replaced span is highlighted if all of it is. If only a part of it is, the replacement says so
+    in words, since a highlighted one would claim that the whole is shared. Spans and marks are in
+    order, without overlaps, and inside of the part.
     """
     parts: list[MarkedPart] = []
 
@@ -549,8 +564,10 @@ def _split_into_parts(
     position, end = shown_range
     for span in spans:
         add_clear_text(position, span.start)
-        is_marked = any(a < span.end and span.start < b for a, b in marked_ranges)
-        add_part(f"[{span.kind} masked]", is_marked)
+        is_marked = any(a <= span.start and span.end <= b for a, b in marked_ranges)
+        is_partly_marked = any(a < span.end and span.start < b for a, b in marked_ranges)
+        ending = MASK_ENDING if is_marked or not is_partly_marked else PARTLY_SHARED_MASK_ENDING
+        add_part(f"[{span.kind}{ending}", is_marked)
         position = span.end
     add_clear_text(position, end)
     return parts
@@ -608,7 +625,7 @@ def _replace_spans(text: str, spans: Sequence[SensitiveSpan]) -> str:
     end = 0
     for start, span_end, kind in spans:
         if start < len(text):
-            segments += [text[end:start], f"[{kind} masked]"]
+            segments += [text[end:start], f"[{kind}{MASK_ENDING}"]
             end = span_end
     return escape_invisible("".join([*segments, text[end:]]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,9 @@ import jinja2
 import markupsafe
 
 from hallmark.reports.page.document import (
+    METRICS_PAGE,
+    RISK_ORDER_TITLE,
+    RISK_STATE_NAMES,
     Block,
     BulletList,
     Callout,
@@ -31,7 +35,8 @@ from hallmark.reports.page.document import (
     ShortFigure,
 )
 from hallmark.reports.page.drawing import draw_chart
-from hallmark.reports.page.figures import Figure
+from hallmark.reports.page.figures import Figure, slugify
+from hallmark.reports.page.glossary import explain_terms
 from hallmark.reports.page.redaction import REDACTION_LIBRARIES, escape_invisible
 
 RENDERING_LIBRARIES = ("jinja2", *REDACTION_LIBRARIES)
@@ -39,14 +44,8 @@ RENDERING_LIBRARIES = ("jinja2", *REDACTION_LIBRARIES)
 #: Shown where a person stated nothing.
 NOT_STATED = "not stated"
 
-#: What the states of risks are called on pages.
-RISK_STATE_NAMES = {
-    "found": "harm found",
-    "unknown": "unknown",
-    "not found": "no harm found",
-    "worse": "worse than the baseline",
-    "not worse": "not shown to be worse than the baseline",
-}
+#: Where a model card defines the order of its risks.
+RISK_ORDER_HREF = f"{METRICS_PAGE}.html#{METRICS_PAGE}-{slugify(RISK_ORDER_TITLE)}"
 
 _TEMPLATE_TESTS = {
     "figure": Figure,
@@ -84,15 +83,41 @@ def get_template_environment() -> jinja2.Environment:
     )
     jinja_environment.filters["visible"] = escape_invisible
     jinja_environment.filters["draw"] = _draw_safely
+    jinja_environment.filters["explained"] = _explain_visible_terms
+    jinja_environment.filters["compact_css"] = _compact_css
+    jinja_environment.filters["escaped_content"] = _escape_content
     jinja_environment.globals["link_figure"] = get_evidence_path
     jinja_environment.globals["NOT_STATED"] = NOT_STATED
     jinja_environment.globals["RISK_STATE_NAMES"] = RISK_STATE_NAMES
+    jinja_environment.globals["RISK_ORDER_HREF"] = RISK_ORDER_HREF
     tests: dict[str, Any] = {
         test_name: functools.partial(_is_instance, kind=element_type)
         for test_name, element_type in _TEMPLATE_TESTS.items()
     }
     jinja_environment.tests.update(tests)
     return jinja_environment
+
+
+def _compact_css(style: str) -> str:
+    """Remove comments, indentation and line breaks from a style sheet, which every page repeats."""
+    compact_style = re.sub(r"/\*.*?\*/|\n\s*", "", style, flags=re.DOTALL)
+    return markupsafe.Markup(compact_style)  # noqa: S704 - a file of the package
+
+
+def _escape_content(text: str) -> markupsafe.Markup:
+    """Escape the text of an element, in which quotation marks are no markup, unlike in attributes.
+
+    Code has many of them, and each of their escapes has five bytes.
+    """
+    return markupsafe.Markup(html.escape(text, quote=False))  # noqa: S704
+
+
+@jinja2.pass_context
+def _explain_visible_terms(context: jinja2.runtime.Context, text: str) -> str:
+    """Explain the terms of a text on a page of a card; elsewhere it is only escaped."""
+    explained_terms = context.get("explained_terms")
+    visible_text = escape_invisible(text)
+    return visible_text if explained_terms is None else explain_terms(visible_text, explained_terms)
 
 
 def _is_instance(value: object, kind: type) -> bool:
@@ -108,7 +133,7 @@ def _draw_safely(chart: Chart) -> markupsafe.Markup:
 def render_html(document: Document, link_figure: FigureLinker = get_evidence_path) -> str:
     """Render a redacted document as an HTML page, without the pages of its sections."""
     template = get_template_environment().get_template("card.html")
-    return template.render(document=document, link_figure=link_figure)
+    return template.render(document=document, link_figure=link_figure, explained_terms=set())
 
 
 def render_section_html(
@@ -127,7 +152,11 @@ def render_section_html(
     """
     template = get_template_environment().get_template("card_page.html")
     return template.render(
-        document=document, section=section, card_path=card_path, link_figure=link_figure
+        document=document,
+        section=section,
+        card_path=card_path,
+        link_figure=link_figure,
+        explained_terms=set(),
     )
 
 

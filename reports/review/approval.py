@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from hallmark.reports.page.redaction import escape_invisible
 from hallmark.reports.review.review_store import StoredReview, parse_stored_review
-from hallmark.reports.review.signatures import SignerFiles, check_signature
+from hallmark.reports.review.signatures import SignatureCheck, SignerFiles, check_signatures
 from hallmark.reports.review.statements import (
     Review,
     ReviewedCard,
@@ -116,6 +116,20 @@ class Approval:
             }
         )
 
+    def count_unchecked_signatures(self) -> int:
+        """Count the signatures of strangers, which were not compared with their statements."""
+        return sum(review.state == "signer_unknown" and not review.key for review in self.reviews)
+
+    def list_shown_reviews(self, max_unverified: int) -> list[JudgedReview]:
+        """List the reviews of a page: all verified ones and a limited number of the others.
+
+        Of the others, those that may be rejections of this evidence come first.
+        """
+        unverified = [review for review in self.reviews if review.state in UNVERIFIED_STATES]
+        unverified.sort(key=lambda review: not _may_reject(review, self.card))
+        omitted_ids = {review.id for review in unverified[max_unverified:]}
+        return [review for review in self.reviews if review.id not in omitted_ids]
+
     def describe(self) -> str:
         """Say the state, and by whom or why, in one clause."""
         deciding_reviews = [
@@ -159,21 +173,27 @@ def judge_card(
         HallmarkError: A signature must be checked, and ssh-keygen is missing.
     """
     now = now or datetime.now(UTC)
-    judged_reviews = [
-        judge_review(card, stored, signer_files, now)
+    reviews_of_card = [
+        (stored, review)
         for stored in stored_reviews
-        if is_about_card(stored, card)
+        if is_about_card(review := parse_stored_review(stored), card)
+    ]
+    checks = check_signatures(
+        [(stored.statement, stored.signature) for stored, _ in reviews_of_card], signer_files
+    )
+    judged_reviews = [
+        _judge_review(card, stored, review, check, now)
+        for (stored, review), check in zip(reviews_of_card, checks, strict=True)
     ]
     reviews = _mark_superseded(judged_reviews)
     return Approval(card, _combine_states(card, reviews), tuple(sorted(reviews, key=_get_sort_key)))
 
 
-def is_about_card(stored: StoredReview, card: ReviewedCard) -> bool:
+def is_about_card(review: Review | None, card: ReviewedCard) -> bool:
     """Whether a review is about this card or an earlier state of it.
 
-    A damaged statement counts as one about every card: it may be a rejection.
+    A damaged statement, None, counts as one about every card: it may be a rejection.
     """
-    review = parse_stored_review(stored)
     if review is None:
         return True
     reviewed = review.card
@@ -184,22 +204,23 @@ def is_about_card(stored: StoredReview, card: ReviewedCard) -> bool:
     )
 
 
-def judge_review(
-    card: ReviewedCard, stored: StoredReview, signer_files: SignerFiles, now: datetime
+def _judge_review(
+    card: ReviewedCard,
+    stored: StoredReview,
+    review: Review | None,
+    check: SignatureCheck,
+    now: datetime,
 ) -> JudgedReview:
-    """Decide what one review counts for, without regard to others."""
-    review = parse_stored_review(stored)
+    """Decide what one review counts for, without regard to others; None is a damaged statement."""
     if review is None:
         reason = (
             f"the statement {stored.file_name} is damaged and may be a rejection; restore it from "
             "a backup, or remove it if it is not a review"
         )
         return JudgedReview(stored.id, "signature_invalid", reason, None)
-    if stored.signature is None:
-        return JudgedReview(stored.id, "unsigned", "the statement has no signature", review)
-    check = check_signature(stored.statement, stored.signature, signer_files)
-    state, reason = _judge_content(card, review, now)
-    if check.outcome != "valid":
+    if check.outcome == "valid":
+        state, reason = _judge_content(card, review, now)
+    else:
         state, reason = check.outcome, check.reason
     return JudgedReview(stored.id, state, reason, review, check.signer, check.key)
 

@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hallmark.reports.review.approval import Approval, judge_card
 from hallmark.reports.review.evidence_hash import EVIDENCE_TABLES, hash_evidence_tables
+from hallmark.reports.review.released_tables import read_released_table
 from hallmark.reports.review.review_store import SIGNATURE_SUFFIX, StoredReview
 from hallmark.reports.review.signatures import SignerFiles
 from hallmark.reports.review.statements import (
@@ -42,7 +42,11 @@ from hallmark.reports.review.statements import (
 )
 from hallmark.tasks.contract import (
     HallmarkError,
+    UsageError,
     compute_content_digest,
+    describe_file_type,
+    escape_name,
+    format_count,
     get_short_error_line,
     hash_file,
     is_safe_relative_path,
@@ -77,6 +81,15 @@ MAX_MANIFEST_BYTES = 1 << 26
 
 #: Largest size of a file that file systems know.
 MAX_FILE_BYTES = (1 << 63) - 1
+
+#: Maximum number of reviews in a release, each of whose signatures is checked.
+MAX_REVIEWS = 1_000
+
+#: Maximum number of problems that are listed, such as missing or additional files.
+MAX_LISTED_PROBLEMS = 20
+
+#: Maximum number of characters that a problem shows of the name of a file.
+MAX_SHOWN_NAME_CHARACTERS = 200
 
 _RUN_ID_PATTERN = re.compile(r"[\w-]{1,100}")
 
@@ -127,19 +140,27 @@ def verify_release_folder(
     manifest = _read_manifest(folder)
     verification = ReleaseVerification(str(folder), run=manifest["run"])
     entries = manifest["files"]
-    verification.problems += _find_file_problems(folder, entries)
+    verification.problems += _limit_problems(_find_file_problems(folder, entries))
     verification.file_count = len(entries)
     verification.byte_count = sum(entry["size"] for entry in entries.values())
     if verification.problems:  # nothing else can be said about other files
         return verification
     verification.has_own_signers = signer_files.allowed_signers is None
+    signer_files.check_readable()
     signer_files = SignerFiles(
         signer_files.allowed_signers or _find_own_file(folder, entries, ALLOWED_SIGNERS_NAME),
         signer_files.revoked_keys or _find_own_file(folder, entries, REVOKED_KEYS_NAME),
     )
-    signer_files.check_readable()
+    try:
+        signer_files.check_readable()
+    except UsageError as error:  # a file of the release, since the others were checked above
+        verification.problems.append(str(error))
+        return verification
     verification.checkpoint_digest = compute_checkpoint_digest(entries)
     reviews = _read_reviews(folder, entries)
+    if len(reviews) > MAX_REVIEWS:
+        verification.problems.append(f"the release has more than {MAX_REVIEWS:,} reviews")
+        return verification
     kinds = [
         kind
         for kind in CARD_STAGES
@@ -219,8 +240,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST_NAME
     try:
         status = path.lstat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
-            raise HallmarkError(f"{path} is not a regular file or is too large")
+        if problem := _find_manifest_problem(status):
+            raise HallmarkError(f"{path} {problem}; copy the release again")
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise HallmarkError(
@@ -238,6 +259,17 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             "release again"
         )
     return dict(manifest)
+
+
+def _find_manifest_problem(status: os.stat_result) -> str:
+    if stat.S_ISREG(status.st_mode):
+        is_too_large = status.st_size > MAX_MANIFEST_BYTES
+        return f"has more than {MAX_MANIFEST_BYTES:,} bytes" if is_too_large else ""
+    if stat.S_ISLNK(status.st_mode):
+        return "is a link instead of a file"
+    if stat.S_ISDIR(status.st_mode):
+        return "is a folder instead of a file"
+    return f"is {describe_file_type(status.st_mode)} instead of a file"
 
 
 def format_manifest(manifest: Mapping[str, Any]) -> bytes:
@@ -263,6 +295,18 @@ def _is_valid_manifest(manifest: Any) -> bool:
     )
 
 
+def _quote_name(name: str) -> str:
+    return f"'{escape_name(name, MAX_SHOWN_NAME_CHARACTERS)}'"
+
+
+def _limit_problems(problems: list[str]) -> list[str]:
+    """Replace the problems that are too many to list by their number."""
+    if len(problems) <= MAX_LISTED_PROBLEMS:
+        return problems
+    rest = len(problems) - MAX_LISTED_PROBLEMS
+    return [*problems[:MAX_LISTED_PROBLEMS], f"and {format_count(rest, 'more problem')} of files"]
+
+
 def _find_file_problems(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Compare the files of a folder with the manifest."""
     unexpected_names = [
@@ -272,19 +316,22 @@ def _find_file_problems(folder: Path, entries: Mapping[str, Mapping[str, Any]]) 
     ]
     if unexpected_names:
         return [
-            f"{MANIFEST_NAME} lists {name[:200]!r}, which does not belong in a release"
+            f"{MANIFEST_NAME} lists {_quote_name(name)}, which does not belong in a release"
             for name in unexpected_names
         ]
     present_names, problems = _list_files(folder)
     listed_names = set(entries)
-    problems += [f"{name!r} is missing" for name in sorted(listed_names - present_names)]
+    problems += [f"{_quote_name(name)} is missing" for name in sorted(listed_names - present_names)]
     extra_names = present_names - listed_names - {MANIFEST_NAME}
-    problems += [f"{name!r} is not listed in {MANIFEST_NAME}" for name in sorted(extra_names)]
+    problems += [
+        f"{_quote_name(name)} is not listed in {MANIFEST_NAME}" for name in sorted(extra_names)
+    ]
     for name in sorted(listed_names & present_names):
         path, entry = folder / name, entries[name]
         if path.stat().st_size != entry["size"] or hash_file(path) != entry["sha256"]:
             problems.append(
-                f"the size or the SHA-256 of {name!r} differs from that in {MANIFEST_NAME}"
+                f"the size or the SHA-256 of {_quote_name(name)} differs from that in "
+                f"{MANIFEST_NAME}"
             )
     return problems
 
@@ -304,17 +351,17 @@ def _list_files(folder: Path) -> tuple[set[str], list[str]]:
         with os.scandir(folder / subfolder) as scan:
             items = sorted(scan, key=lambda item: item.name)
         if not items and subfolder:
-            problems.append(f"{subfolder!r} is an empty folder")
+            problems.append(f"{_quote_name(subfolder)} is an empty folder")
         for item in items:
             name = f"{subfolder}/{item.name}" if subfolder else item.name
             if item.is_symlink():
-                problems.append(f"{name!r} is a link")
+                problems.append(f"{_quote_name(name)} is a link")
             elif item.is_dir(follow_symlinks=False):
                 pending.append(name)
             elif item.is_file(follow_symlinks=False):
                 names.add(name)
             else:
-                problems.append(f"{name!r} is neither a file nor a folder")
+                problems.append(f"{_quote_name(name)} is neither a file nor a folder")
     return names, problems
 
 
@@ -353,10 +400,7 @@ def _read_card_tables(
 ) -> dict[str, pa.Table]:
     tables: dict[str, pa.Table] = {}
     for table_name in EVIDENCE_TABLES:
-        parts = []
-        for name in _list_names(entries, TABLES_FOLDER, kind, table_name):
-            with pq.ParquetFile(folder / name, page_checksum_verification=True) as file:
-                parts.append(file.read())
-        if parts:
-            tables[table_name] = pa.concat_tables(parts)
+        names = _list_names(entries, TABLES_FOLDER, kind, table_name)
+        if names:
+            tables[table_name] = read_released_table([folder / name for name in names], table_name)
     return tables

@@ -19,7 +19,7 @@ from hallmark.reports.review.statements import (
     compute_review_id,
     parse_statement,
 )
-from hallmark.tasks.contract import HallmarkError, Store
+from hallmark.tasks.contract import HallmarkError, Store, map_store_reads
 
 REVIEWS_FOLDER = "reviews"
 SIGNATURE_SUFFIX = ".sig"
@@ -71,7 +71,11 @@ def parse_stored_review(stored: StoredReview) -> Review | None:
 
 
 def read_reviews(store: Store) -> list[StoredReview]:
-    """Read all reviews of a store, sorted by id; files with other names are ignored."""
+    """Read all reviews of a store, sorted by id; files with other names are ignored.
+
+    A folder, link or pipe with the name of a statement counts as a damaged one: whoever put it
+    there may have hidden a rejection.
+    """
     sizes = store.list_object_sizes(REVIEWS_FOLDER)
 
     def read_object(key: str, max_bytes: int) -> bytes | None:
@@ -80,12 +84,17 @@ def read_reviews(store: Store) -> list[StoredReview]:
         # What is longer is no review; it is not read, but counts as a damaged one.
         return (store.get(key) or b"") if sizes[key] <= max_bytes else b""
 
-    return [
-        StoredReview(
-            match[1],
+    def read_review(review_id: str) -> StoredReview:
+        key = f"{REVIEWS_FOLDER}/{review_id}.json"
+        return StoredReview(
+            review_id,
             read_object(key, MAX_STATEMENT_BYTES) or b"",
             read_object(f"{key}{SIGNATURE_SUFFIX}", MAX_SIGNATURE_BYTES),
         )
-        for key in sorted(sizes)
-        if (match := _STATEMENT_NAME_PATTERN.fullmatch(key.removeprefix(f"{REVIEWS_FOLDER}/")))
+
+    review_ids = [
+        match[1]
+        for name in store.list_entry_names(REVIEWS_FOLDER)
+        if (match := _STATEMENT_NAME_PATTERN.fullmatch(name))
     ]
+    return map_store_reads(store, read_review, review_ids)

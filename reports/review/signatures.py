@@ -13,12 +13,16 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from hallmark.tasks.contract import HallmarkError, UsageError
+from hallmark.reports.review.ssh_signatures import parse_signature
+from hallmark.tasks.contract import HallmarkError, UsageError, sha256_hex
 
 #: Namespace of the signatures: one that was made for another purpose is not accepted.
 SIGNATURE_NAMESPACE = "hallmark-review"
@@ -29,6 +33,18 @@ SIGN_TIMEOUT_SECONDS = 120
 
 MAX_SIGNATURE_BYTES = 1 << 16
 
+#: Limits of a file of signers or keys: bytes, lines, bytes of a line, names in a line, and lines
+#: with the same key. Somebody else wrote it if it is part of a release.
+MAX_SIGNER_FILE_BYTES = 1 << 20
+MAX_SIGNER_LINES = 2_000
+MAX_SIGNER_LINE_BYTES = 1 << 14
+MAX_NAMES_PER_LINE = 100
+MAX_LINES_PER_KEY = 10
+
+#: Results that a process remembers, and seconds for which it does.
+MAX_REMEMBERED_CHECKS = 10_000
+REMEMBERED_SECONDS = 60
+
 MISSING_SSH_KEYGEN = (
     "ssh-keygen was not found, so signatures can be neither written nor checked; install OpenSSH "
     "8.9 or newer (on Debian: apt-get install openssh-client)"
@@ -37,6 +53,9 @@ MISSING_SSH_KEYGEN = (
 _PUBLIC_KEY_PATTERN = re.compile(r"(ssh-|ecdsa-|sk-)[\w.@-]+ [A-Za-z0-9+/=]+")
 _KEY_ID_PATTERN = re.compile(r"with \S+ key (SHA256:[A-Za-z0-9+/=]+)\Z")
 _KRL_MAGIC = b"SSHKRL\n\0"
+
+#: The least bytes of a public key, so that no other word of a line is taken for one.
+_MIN_KEY_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -49,21 +68,15 @@ class SignerFiles:
     """Keys whose signatures do not count: public keys, one a line, or a KRL of ``ssh-keygen``."""
 
     def check_readable(self) -> None:
-        """Check that both files can be read.
+        """Check that both files can be read and are not too long.
 
         Raises:
-            UsageError: One cannot, or the revoked keys are no list of keys.
+            UsageError: One cannot or is, or the revoked keys are no list of keys.
         """
-        for path in (self.allowed_signers, self.revoked_keys):
-            if path is not None and not path.is_file():
-                problem = "there is no such file"
-                if path.exists():
-                    problem = f"this is {'a folder' if path.is_dir() else 'not a regular file'}"
-                raise UsageError(
-                    f"{path}: {problem}; specify the path to the file of signers or keys"
-                )
+        if self.allowed_signers is not None:
+            _parse_allowed_signers(_read_signer_file(self.allowed_signers), self.allowed_signers)
         if self.revoked_keys is not None:
-            content = self.revoked_keys.read_bytes()
+            content = _read_signer_file(self.revoked_keys)
             lines = [line.strip() for line in content.decode(errors="replace").splitlines()]
             if not content.startswith(_KRL_MAGIC) and not all(
                 not line or line[0] == "#" or _PUBLIC_KEY_PATTERN.match(line) for line in lines
@@ -78,7 +91,7 @@ class SignerFiles:
 class SignatureCheck:
     """What is known of a signature."""
 
-    outcome: Literal["valid", "signer_unknown", "signature_invalid"]
+    outcome: Literal["valid", "signer_unknown", "signature_invalid", "unsigned"]
     reason: str = ""
     """Why it does not count; empty if it does."""
     signer: str = ""
@@ -87,54 +100,146 @@ class SignatureCheck:
     """Fingerprint of the key that signed, such as "SHA256:..."; empty without a valid signature."""
 
 
+#: The results that this process remembers, by what they depend on.
+_remembered_checks: dict[tuple[str, ...], SignatureCheck] = {}
+
+
 def check_signature(
     statement: bytes, signature: bytes, signer_files: SignerFiles
 ) -> SignatureCheck:
-    """Check who signed a statement, and whether this person may sign.
+    """Check who signed a statement, and whether this person may sign; see check_signatures."""
+    return check_signatures([(statement, signature)], signer_files)[0]
+
+
+def check_signatures(
+    signed_statements: Iterable[tuple[bytes, bytes | None]], signer_files: SignerFiles
+) -> list[SignatureCheck]:
+    """Check for each statement and its signature, if any, who signed it and may do so.
+
+    Only a signature that can count is given to ``ssh-keygen``: the allowed signers list its key,
+    and the key made it. A result is remembered for a minute. So many signatures of strangers, and
+    many forged ones, take little time.
+
+    Raises:
+        UsageError: A file of signers or keys is missing or too long.
+        HallmarkError: ssh-keygen is missing or does not end, or it cannot read the revoked keys.
+    """
+    lines_by_key, revoked_keys = None, None
+    if signer_files.allowed_signers is not None:
+        content = _read_signer_file(signer_files.allowed_signers)
+        lines_by_key = _parse_allowed_signers(content, signer_files.allowed_signers)
+    if signer_files.revoked_keys is not None:
+        revoked_keys = _read_signer_file(signer_files.revoked_keys)
+    time_and_revoked_keys = repr((int(time.time() // REMEMBERED_SECONDS), revoked_keys)).encode()
+
+    def check(statement: bytes, signature: bytes | None) -> SignatureCheck | Future[SignatureCheck]:
+        if signature is None:
+            return SignatureCheck("unsigned", "the statement has no signature")
+        parsed = None if len(signature) > MAX_SIGNATURE_BYTES else parse_signature(signature)
+        if parsed is None or parsed.namespace != SIGNATURE_NAMESPACE.encode():
+            return _UNRELATED_SIGNATURE
+        if lines_by_key is None:
+            return _UNCHECKED_SIGNATURE
+        lines = lines_by_key.get(parsed.find_listable_key() or b"", [])
+        if not lines:
+            is_certificate, key = parsed.is_certificate, _compute_key_fingerprint(parsed.key)
+            return _make_unlisted_signer(
+                "the authority of its certificate" if is_certificate else key
+            )
+        inputs = (statement, signature, repr(lines).encode(), time_and_revoked_keys)
+        memory_key = tuple(map(sha256_hex, inputs))
+        if memory_key in _remembered_checks:
+            return _remembered_checks[memory_key]
+        if not parsed.is_made_with_key(statement):
+            return _remember(memory_key, _UNRELATED_SIGNATURE)
+
+        def check_with_ssh_keygen() -> SignatureCheck:
+            result = _check_with_ssh_keygen(statement, signature, lines, signer_files.revoked_keys)
+            return _remember(memory_key, result)
+
+        return executor.submit(check_with_ssh_keygen)
+
+    # ssh-keygen runs while the other signatures are looked at.
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as executor:
+        checks = [check(*pair) for pair in signed_statements]
+        return [one.result() if isinstance(one, Future) else one for one in checks]
+
+
+def _remember(memory_key: tuple[str, ...], check: SignatureCheck) -> SignatureCheck:
+    if len(_remembered_checks) >= MAX_REMEMBERED_CHECKS:
+        _remembered_checks.clear()
+    _remembered_checks[memory_key] = check
+    return check
+
+
+_UNRELATED_SIGNATURE = SignatureCheck(
+    "signature_invalid", "the signature does not belong to this statement"
+)
+
+
+_UNCHECKED_SIGNATURE = SignatureCheck(
+    "signer_unknown",
+    "the signature was not verified, because no file of allowed signers was specified",
+)
+
+
+def is_signature_of(signature: bytes, statement: bytes) -> bool:
+    """Whether a signature for reviews belongs to a statement, whoever signed it.
 
     Raises:
         HallmarkError: ssh-keygen is missing or does not end.
     """
     if len(signature) > MAX_SIGNATURE_BYTES:
-        return SignatureCheck("signature_invalid", "the signature is too long")
+        return False
     with tempfile.TemporaryDirectory(prefix="hallmark-") as folder:
         signature_file = Path(folder, "statement.sig")
         signature_file.write_bytes(signature)
+        return not _run_check_novalidate(signature_file, statement).returncode
+
+
+def _make_unlisted_signer(signer: str, key: str = "") -> SignatureCheck:
+    reason = (
+        f"the file of allowed signers does not list {signer} as valid today for "
+        f"{SIGNATURE_NAMESPACE}"
+    )
+    return SignatureCheck("signer_unknown", reason, key=key)
+
+
+def _check_with_ssh_keygen(
+    statement: bytes,
+    signature: bytes,
+    signer_lines: Sequence[bytes],
+    revoked_keys: Path | None,
+) -> SignatureCheck:
+    """Check a signature with a bounded number of calls of ssh-keygen.
+
+    Args:
+        statement: The statement.
+        signature: Its signature.
+        signer_lines: The lines of the allowed signers with this key.
+        revoked_keys: The file of revoked keys.
+    """
+    with tempfile.TemporaryDirectory(prefix="hallmark-") as folder:
+        signature_file, signers_file = Path(folder, "statement.sig"), Path(folder, "signer")
+        signature_file.write_bytes(signature)
         namespace_and_signature = ("-n", SIGNATURE_NAMESPACE, "-s", str(signature_file))
-        check = _run_ssh_keygen(("-Y", "check-novalidate", *namespace_and_signature), statement)
+        check = _run_check_novalidate(signature_file, statement)
         if check.returncode:
-            return SignatureCheck(
-                "signature_invalid", "the signature does not belong to this statement"
-            )
+            return _UNRELATED_SIGNATURE
         key = _parse_key_fingerprint(check.stdout)
-        if signer_files.allowed_signers is None:
-            return SignatureCheck(
-                "signer_unknown", "no file of allowed signers was specified", key=key
-            )
-        allowed_signers = ("-f", os.path.abspath(signer_files.allowed_signers))
-        verify_arguments = [*namespace_and_signature, *allowed_signers]
-        signer = next(
-            (
-                name
-                for name in _iter_principals(signature_file, signer_files.allowed_signers, key)
-                if not _run_ssh_keygen(
-                    ("-Y", "verify", "-I", name, *verify_arguments), statement
-                ).returncode
-            ),
-            "",
-        )
-        if not signer:
-            reason = (
-                f"the file of allowed signers does not list {key} as valid today for "
-                f"{SIGNATURE_NAMESPACE}"
-            )
-            return SignatureCheck("signer_unknown", reason, key=key)
-        if signer_files.revoked_keys is not None:
-            revoked_arguments = ("-r", os.path.abspath(signer_files.revoked_keys))
-            revoked_check = ("-Y", "verify", "-I", signer, *verify_arguments)
-            if _run_ssh_keygen((*revoked_check, *revoked_arguments), statement).returncode:
-                return SignatureCheck("signature_invalid", f"the key {key} is revoked", signer, key)
-    return SignatureCheck("valid", signer=signer, key=key)
+        for line in signer_lines:
+            # ssh-keygen prints only the names of the first line with the key. This line may be for
+            # another purpose or another time, so each line is given to it alone.
+            signers_file.write_bytes(line + b"\n")
+            name = _find_principal(signature_file, signers_file)
+            arguments = (*namespace_and_signature, "-f", str(signers_file))
+            verify = ("-Y", "verify", "-I", name, *arguments)
+            if not name or _run_ssh_keygen(verify, statement).returncode:
+                continue
+            if revoked_keys is not None and _is_revoked(verify, statement, revoked_keys):
+                return SignatureCheck("signature_invalid", f"the key {key} is revoked", name, key)
+            return SignatureCheck("valid", signer=name, key=key)
+        return _make_unlisted_signer(key, key)
 
 
 def sign_with_agent(statement: bytes, public_key_file: Path) -> bytes:
@@ -208,41 +313,115 @@ def _run_ssh_keygen(
         ) from error
 
 
-def _iter_principals(signature_file: Path, allowed_signers: Path, key: str) -> Iterator[str]:
-    """Yield the names under which the allowed signers list the key of a signature.
+def _run_check_novalidate(
+    signature_file: Path, statement: bytes
+) -> subprocess.CompletedProcess[bytes]:
+    arguments = ("-n", SIGNATURE_NAMESPACE, "-s", str(signature_file))
+    return _run_ssh_keygen(("-Y", "check-novalidate", *arguments), statement)
 
-    ssh-keygen prints only those of the first line with the key. This line may be for another
-    purpose or another time, so each other line with the key is given to it alone.
+
+def _find_principal(signature_file: Path, signers_file: Path) -> str:
+    """Return a name under which the allowed signers list the key of a signature; else ""."""
+    arguments = ("-s", str(signature_file), "-f", str(signers_file))
+    found = _run_ssh_keygen(("-Y", "find-principals", *arguments), b"")
+    names = [] if found.returncode else found.stdout.decode(errors="replace").splitlines()
+    # A pattern is the name of nobody; ssh-keygen prints patterns, too.
+    names = sorted(filter(None, names), key=lambda name: any(sign in name for sign in "!*?"))
+    return names[0] if names else ""
+
+
+def _is_revoked(verify: Sequence[str], statement: bytes, revoked_keys: Path) -> bool:
+    """Whether a signature that is valid otherwise is of a revoked key.
 
     Args:
-        signature_file: The signature.
-        allowed_signers: The allowed signers.
-        key: Fingerprint of the key.
+        verify: The arguments of ssh-keygen that verify the signature without revoked keys.
+        statement: The statement.
+        revoked_keys: The file of revoked keys.
+
+    Raises:
+        HallmarkError: ssh-keygen cannot read the file, so it refuses every signature.
     """
-    line_file = signature_file.with_suffix(".signer")
-    lines = [
-        line
-        for line in allowed_signers.read_bytes().splitlines()
-        if any(_compute_key_fingerprint(word) == key for word in line.split())
-    ]
-    yielded_names = set[str]()
-    for line in (None, *lines):
-        if line is not None:
-            line_file.write_bytes(line + b"\n")
-        signers_file = allowed_signers if line is None else line_file
-        arguments = ("-s", str(signature_file), "-f", os.path.abspath(signers_file))
-        found = _run_ssh_keygen(("-Y", "find-principals", *arguments), b"")
-        names = [] if found.returncode else found.stdout.decode(errors="replace").splitlines()
-        yield from (name for name in names if name and name not in yielded_names)
-        yielded_names.update(names)
+    # Only its debugging messages say why ssh-keygen refuses a signature.
+    arguments = ("-vvv", *verify, "-r", os.path.abspath(revoked_keys))
+    check = _run_ssh_keygen(arguments, statement)
+    if check.returncode and b"sshkey_check_revoked: key is revoked" not in check.stderr.lower():
+        raise HallmarkError(
+            f"{revoked_keys}: ssh-keygen cannot read this list of revoked keys; restore it from a "
+            "backup"
+        )
+    return check.returncode != 0
 
 
-def _compute_key_fingerprint(encoded_key: bytes) -> str:
-    """Compute the fingerprint of a public key; that of other words means nothing."""
+def _read_signer_file(path: Path) -> bytes:
+    """Read a file of signers or keys.
+
+    Raises:
+        UsageError: It is missing, no regular file, or too large.
+    """
+    if not path.is_file():
+        problem = "there is no such file"
+        if path.exists():
+            problem = f"this is {'a folder' if path.is_dir() else 'not a regular file'}"
+        raise UsageError(f"{path}: {problem}; specify the path to the file of signers or keys")
+    with path.open("rb") as file:
+        content = file.read(MAX_SIGNER_FILE_BYTES + 1)
+    if len(content) > MAX_SIGNER_FILE_BYTES:
+        raise UsageError(
+            f"{path}: the file has more than {MAX_SIGNER_FILE_BYTES:,} bytes; remove keys that are "
+            "no longer used"
+        )
+    return content
+
+
+def _parse_allowed_signers(content: bytes, path: Path) -> dict[bytes, list[bytes]]:
+    """Return the lines of the allowed signers by the public keys in them.
+
+    Raises:
+        UsageError: The file has more lines or names than it may have.
+    """
+    problem, lines_by_key = _group_lines_by_key(content)
+    if problem:
+        raise UsageError(f"{path}: {problem}")
+    return lines_by_key
+
+
+@lru_cache(maxsize=4)
+def _group_lines_by_key(content: bytes) -> tuple[str, dict[bytes, list[bytes]]]:
+    """Return what is wrong with a file of allowed signers, and its lines by their keys."""
+    lines = content.splitlines()
+    if len(lines) > MAX_SIGNER_LINES:
+        problem = f"the file has more than {MAX_SIGNER_LINES:,} lines; remove keys that are no "
+        return f"{problem}longer used", {}
+    for number, line in enumerate(lines, 1):
+        if len(line) > MAX_SIGNER_LINE_BYTES:
+            return f"line {number} has more than {MAX_SIGNER_LINE_BYTES:,} bytes; shorten it", {}
+        names = line.split(b'"')[1:2] if line.startswith(b'"') else line.split()[:1]
+        if names and names[0].count(b",") >= MAX_NAMES_PER_LINE:
+            problem = f"line {number} has more than {MAX_NAMES_PER_LINE} names; list fewer names"
+            return f"{problem} for this key", {}
+    lines_by_key: dict[bytes, list[bytes]] = {}
+    for line in lines:
+        words = [] if line.startswith(b"#") else line.split()
+        for key in dict.fromkeys(key for word in words if (key := _decode_key(word))):
+            lines_by_key.setdefault(key, []).append(line)
+    for key, lines_of_key in lines_by_key.items():
+        if len(lines_of_key) > MAX_LINES_PER_KEY:
+            problem = f"{len(lines_of_key)} lines have the key {_compute_key_fingerprint(key)}"
+            message = f"{problem}; at most {MAX_LINES_PER_KEY} are possible, so remove the others"
+            return message, {}
+    return "", lines_by_key
+
+
+def _decode_key(word: bytes) -> bytes:
+    """Return the bytes of a public key; empty if the word is none."""
     try:
-        key = base64.b64decode(encoded_key, validate=True)
+        key = base64.b64decode(word, validate=True)
     except ValueError:
-        return ""
+        return b""
+    return key if len(key) >= _MIN_KEY_BYTES else b""
+
+
+def _compute_key_fingerprint(key: bytes) -> str:
     return f"SHA256:{base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip('=')}"
 
 

@@ -6,11 +6,13 @@ the limits. All other figures are on the page, too, and shown after a click.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hallmark.reports.page.document import (
+    RISK_STATE_NAMES,
     Block,
     BulletList,
     Callout,
@@ -18,11 +20,12 @@ from hallmark.reports.page.document import (
     Details,
     InlineContent,
     InlineElement,
+    Link,
     Paragraph,
     Section,
     ShortFigure,
 )
-from hallmark.reports.page.figures import Figure, format_number, slugify
+from hallmark.reports.page.figures import UNNAMED_UNITS, Figure, format_number, slugify
 from hallmark.reports.sections.audit_charts import (
     build_audit_chart,
     build_part_labels,
@@ -34,21 +37,30 @@ from hallmark.reports.sections.card_summary import (
     count_control_results,
     describe_scorer_limits,
 )
-from hallmark.reports.sections.decision_sheet import NOT_MEASURED_LINK, describe_audit_result
+from hallmark.reports.sections.decision_sheet import (
+    NOT_MEASURED_LINK,
+    STATE_ORDER,
+    describe_audit_result,
+    describe_finding_conclusion,
+)
 from hallmark.reports.sections.error_rates import ErrorRates
 from hallmark.reports.sections.findings import (
+    CONTROLS_PAGE,
     Finding,
     Findings,
+    decide_without_planted_text,
     fill_names,
     format_confidence_levels,
     format_sample_size,
     get_audit_page,
     get_audit_title,
+    has_lowest_possible_null,
     select_group_and_most_significant_findings,
 )
 from hallmark.reports.sections.planted_associations import describe_smallest_detected_trait_share
-from hallmark.tasks.audits.audit_descriptions import AuditDescription, ChartDescription
+from hallmark.tasks.audits.audit_descriptions import RISKS, AuditDescription, ChartDescription
 from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
+from hallmark.tasks.audits.judging.conclusions import remove_reason_lead
 from hallmark.tasks.audits.judging.discoveries import HARM_RULE, describe_conclusion, is_ranked
 from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.audits.judging.policy import extract_missing_reason
@@ -56,6 +68,7 @@ from hallmark.tasks.audits.judging.scorer_controls import (
     collect_scorer_limits,
     remove_scorer_limits,
 )
+from hallmark.tasks.audits.judging.training_exposure import parse_mean_times_read
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import SYSTEM_TITLES, label_part
 from hallmark.tasks.contract import format_count
@@ -70,10 +83,14 @@ MAX_EXAMPLES, MAX_MAIN_FIGURES = 3, 5
 NULL_TEST_COLUMNS = (
     "value expected with no effect",
     "p (Holm, this audit)",
-    "q (FDR of harm, whole card)",
+    "q (FDR, all tests for harm on this card)",
     "minimum detectable effect (80 % power)",
     "conclusion",
 )
+
+#: The column of findings about planted copies: a checkpoint may have read fewer than were planted.
+TIMES_READ_COLUMN = "times read (mean)"
+TIMES_READ_NOTE = "A copy counts as read if the training had read it completely by this step."
 
 #: Columns that hold text, not numbers.
 TEXT_COLUMNS = ("part", "conclusion", "not measured because")
@@ -112,10 +129,11 @@ def build_summary_table(findings: Findings) -> DataTable | Paragraph:
     """
     rows: list[list[InlineElement]] = []
     shown_rows: list[dict[str, Any]] = []
-    notes: list[str] = []
+    is_cut = False
     for audit in findings.by_audit:
         main_findings = _select_main_findings(findings, audit)
-        for row, figure in main_findings[:MAX_MAIN_FIGURES]:
+        for finding in main_findings[:MAX_MAIN_FIGURES]:
+            row, figure = finding
             shown_rows.append(row)
             part = label_part(row["slice"])
             rows.append(
@@ -125,21 +143,23 @@ def build_summary_table(findings: Findings) -> DataTable | Paragraph:
                     row["unit"],
                     figure.interval_or_dash,
                     format_sample_size(row),
-                    describe_conclusion(row) or "–",
+                    describe_finding_conclusion(finding, findings) or "–",
                     figure.scorer or "–",
                 ]
             )
         if len(main_findings) > MAX_MAIN_FIGURES:
-            notes.append(
-                f"{get_audit_title(audit)}: {MAX_MAIN_FIGURES} of {len(main_findings)} figures "
-                "are shown; all are on the page of the audit."
-            )
+            is_cut = True
     if not rows:
-        message = "No audit computed a finding about the model."
+        message = "No audit produced a finding about the model."
         return Paragraph([message if findings.by_audit else "No audit ran."])
     columns = ["measure", "value", "unit", "interval", "n", "conclusion", "scorer"]
     explanation = "The Metrics page explains each measure and its unit."
-    note = " ".join(filter(None, [format_confidence_levels(shown_rows), explanation, *notes]))
+    cut_note = (
+        f"At most {MAX_MAIN_FIGURES} figures of an audit are shown; its page has all of them."
+        if is_cut
+        else ""
+    )
+    note = " ".join(filter(None, [format_confidence_levels(shown_rows), explanation, cut_note]))
     return DataTable("Capability and harm at a glance", columns, rows, frozenset({1, 3, 4}), note)
 
 
@@ -163,9 +183,10 @@ def build_controls_page(findings: Findings) -> Section:
     counts = count_control_results(collect_controls(findings))
     answer = (
         "Controls have known answers; they test the audits, their baselines, the model and the "
-        f"scorers. {counts[:1].upper()}{counts[1:]}."
+        "scorers."
     )
-    section = Section("Controls", [Paragraph([answer])], page="controls", answer=[answer])
+    summary = f"{answer} {counts[:1].upper()}{counts[1:]}."
+    section = Section("Controls", [Paragraph([summary])], page=CONTROLS_PAGE, answer=[answer])
     targets = {row["control_target"] for _, row in collect_controls(findings)}
     if targets - {"scorer"}:
         section.add_blocks(findings.build_controls_table())
@@ -193,11 +214,12 @@ def build_audit_page(
         for chart in list_page_charts(audit_findings, description)
     ]
     # The card has the page "Metrics" with all definitions; the page of an audit defines its own.
-    answer = describe_audit_result(audit, findings, defines_metric=False).content
+    answer = describe_audit_result(audit, findings, is_brief=True).content
     section = Section(get_audit_title(audit), page=get_audit_page(audit), answer=answer)
     if description is not None and description.question:
         section.add_blocks(Paragraph([description.question]))
     section.add_blocks(Callout("bad" if result.state == "found" else "note", result.content))
+    section.add_blocks(*_build_related_audits(findings, audit))
     main_findings: list[Finding] = []
     for chart in page_charts[:1]:
         main_findings = select_drawn_findings(audit_findings, chart)
@@ -206,7 +228,7 @@ def build_audit_page(
             build_metric_table(findings, audit, main_findings, max_rows, is_main=True),
         )
     if not audit_findings:
-        message = "The audit computed no findings about the model."
+        message = "The audit produced no findings about the model."
         if findings.by_audit[audit]:
             message += " Its controls are below."
         section.add_blocks(Paragraph([message]))
@@ -224,6 +246,32 @@ def build_audit_page(
     return section
 
 
+def _build_related_audits(findings: Findings, audit: str) -> list[Block]:
+    """Link the other audits of the same risk, those that show harm first.
+
+    The decision sheet links one page for each risk, so its reader finds the others here.
+    """
+    description = AUDIT_DESCRIPTIONS.get(audit)
+    if description is None or not description.risk:
+        return []
+    results = [
+        (name, describe_audit_result(name, findings).state)
+        for name in findings.by_audit
+        if name != audit
+        and name in AUDIT_DESCRIPTIONS
+        and AUDIT_DESCRIPTIONS[name].risk == description.risk
+    ]
+    if not results:
+        return []
+    content: list[InlineElement] = [f"Other audits of “{RISKS[description.risk].title}”: "]
+    for number, (name, state) in enumerate(
+        sorted(results, key=lambda result: STATE_ORDER.index(result[1]))
+    ):
+        link = Link(get_audit_title(name), f"{get_audit_page(name)}.html")
+        content += [", "] * (number > 0) + [link, f" ({RISK_STATE_NAMES[state]})"]
+    return [Paragraph([*content, "."])]
+
+
 def list_page_charts(
     audit_findings: Sequence[Finding], description: AuditDescription | None
 ) -> list[ChartDescription]:
@@ -239,7 +287,7 @@ def list_page_charts(
     if charts_with_findings or not audit_findings:
         return charts_with_findings
     row = next((row for row, _ in audit_findings if row["worse_when"]), audit_findings[0].row)
-    unit = "" if row["unit"] in ("", "share") else f" ({row['unit']})"
+    unit = "" if row["unit"] in UNNAMED_UNITS else f" ({row['unit']})"
     return [
         ChartDescription(row["metric"], f"{row['title']}{unit}", f"{row['title']}, with intervals.")
     ]
@@ -271,7 +319,9 @@ def _build_folded_metrics(
         if not has_main_findings and (definition := findings.get_metric_definition(audit, metric)):
             details.append(Paragraph([f"{title}: {definition}."]))
         details.append(build_metric_table(findings, audit, hidden_findings, max_rows))
-        blocks.append(Details(f"{title}: variants" if has_main_findings else title, details))
+        blocks.append(
+            Details(f"{title}: all other figures" if has_main_findings else title, details)
+        )
     artifact = findings.audit_artifacts.get(audit)
     if artifact is not None and "training_sizes" in artifact.tables:
         blocks.append(
@@ -347,10 +397,10 @@ def _build_method_section(
             ]
         )
     if method_rows:
-        columns = ["metric", "method of the first figure", "scorer", "number of methods"]
+        columns = ["metric", "method used for the first figure", "scorer", "number of methods"]
         note = "The evidence page of each figure states how it was measured."
         if collect_scorer_limits(scorer_controls):
-            note += " What the scorers do not detect is stated under Limits."
+            note += " What the scorers often miss is stated under Limits."
         table = DataTable(
             "How each metric was measured", columns, method_rows, frozenset({3}), note
         )
@@ -374,7 +424,10 @@ def _build_limits_section(
         for row, _ in findings.by_audit[audit]
         if row["inconclusive_reason"] and not row["is_variant"]
     )
-    items += [[f"Some figures allow no conclusion: {reason}."] for reason in reasons]
+    items += [
+        [f"Some figures allow no conclusion, because {remove_reason_lead(reason)}."]
+        for reason in reasons
+    ]
     section = Section("Limits", [BulletList(items)] if items else [])
     if description is not None and description.is_about_stereotypes:
         section.add_blocks(*describe_smallest_detected_trait_share(findings))
@@ -407,28 +460,46 @@ def build_metric_table(
             the labels of the chart. Otherwise they are sorted by their parts, in full.
     """
     if not is_main:
-        metric_findings = sort_findings(metric_findings, is_ordered=True)
+        decided = [decide_without_planted_text(each, metric_findings) for each in metric_findings]
+        decided_by_id = {each.figure.id: each for pair in decided if pair for each in pair}
+        metric_findings = sort_findings(
+            [decided_by_id.get(each.figure.id, each) for each in metric_findings], is_ordered=True
+        )
     selected_findings = select_group_and_most_significant_findings(metric_findings, max_rows)
     slices = [row["slice"] for row, _ in selected_findings]
     labels = (
         build_part_labels(slices) if is_main else [label_part(tags) or "all" for tags in slices]
     )
     rows: list[list[InlineElement]] = []
-    for slice_label, (row, figure) in zip(labels, selected_findings, strict=True):
+    for slice_label, finding in zip(labels, selected_findings, strict=True):
+        row, figure = finding
         rows.append(
             [
                 slice_label,
                 figure,
                 figure.interval_or_dash,
                 format_sample_size(row),
+                _format_mean_times_read(row),
                 *_format_null_test_cells(row),
+                describe_finding_conclusion(finding, findings),
                 _format_missing_reason(row),
             ]
         )
-    columns = ["part", "value", "interval", "n", *NULL_TEST_COLUMNS, "not measured because"]
+    columns = [
+        "part",
+        "value",
+        "interval",
+        "n",
+        TIMES_READ_COLUMN,
+        *NULL_TEST_COLUMNS,
+        "not measured because",
+    ]
     baselines = {row["null_name"] for row, _ in metric_findings if row["null_value"] is not None}
     if len(baselines) == 1 and (baseline := baselines.pop()):
         columns[columns.index(NULL_TEST_COLUMNS[0])] = f"baseline: {baseline}"
+    compared_rows = [row for row, _ in metric_findings if row["null_value"] is not None]
+    if compared_rows and all(map(has_lowest_possible_null, compared_rows)):
+        columns[columns.index(NULL_TEST_COLUMNS[0])] = "lowest possible value"
     # A column that is empty in every row is dropped.
     shown_columns = [
         i for i in range(len(columns)) if i < 4 or any(row[i] not in ("", "–") for row in rows)
@@ -438,9 +509,9 @@ def build_metric_table(
         [[row[i] for i in shown_columns] for row in rows],
     )
     caption = metric_findings[0].row["title"]
-    units = sorted({row["unit"] for row, _ in metric_findings} - {"share", ""})
+    units = sorted({row["unit"] for row, _ in metric_findings} - UNNAMED_UNITS)
     # A title such as "Texts with planted text" names its unit.
-    if units and not caption.lower().startswith(f"{units[0]} "):
+    if units and not re.search(rf"\b{re.escape(units[0])}\b", caption.lower()):
         caption += f" ({', '.join(units)})"
     finding_rows = [row for row, _ in metric_findings]
     notes = [_describe_first_or_common_value("Scorer", finding_rows, "scorer")]
@@ -451,9 +522,22 @@ def build_metric_table(
             "value expected with no effect. All findings are in the findings table of the "
             f"audit_{audit} stage."
         )
+    if TIMES_READ_COLUMN in columns:
+        notes.append(TIMES_READ_NOTE)
     note = " ".join(note for note in notes if note)
     numeric_columns = frozenset(i for i, column in enumerate(columns) if column not in TEXT_COLUMNS)
     return DataTable(caption, columns, rows, numeric_columns, note)
+
+
+def _format_mean_times_read(row: Mapping[str, Any]) -> str:
+    """Return how often training read the texts of a finding about planted copies, on average.
+
+    A checkpoint may have read fewer copies than were planted.
+    """
+    if not str(dict(row["slice"]).get("copies", "")).isdigit():
+        return "–"
+    mean = parse_mean_times_read(row["method"])
+    return "–" if mean is None else f"{mean:.1f}"
 
 
 def build_baseline_text_table(findings: Findings, audit: str) -> list[Block]:
@@ -513,7 +597,7 @@ def build_baseline_text_table(findings: Findings, audit: str) -> list[Block]:
 
 
 def _format_null_test_cells(finding_row: dict[str, Any]) -> list[str]:
-    """Return the cells of ``NULL_TEST_COLUMNS`` for a finding."""
+    """Return the cells of ``NULL_TEST_COLUMNS`` for a finding, without the conclusion."""
     column_units = (
         ("null_value", finding_row["unit"]),
         ("p_corrected", "p"),
@@ -521,8 +605,7 @@ def _format_null_test_cells(finding_row: dict[str, Any]) -> list[str]:
         ("minimum_detectable_effect", finding_row["unit"]),
     )
     values = [(finding_row.get(column), unit) for column, unit in column_units]
-    cells = ["–" if value is None else format_number(value, unit) for value, unit in values]
-    return [*cells, describe_conclusion(finding_row)]
+    return ["–" if value is None else format_number(value, unit) for value, unit in values]
 
 
 def _format_missing_reason(finding_row: dict[str, Any]) -> str:

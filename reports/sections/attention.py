@@ -283,8 +283,8 @@ def _format_attention_caption(
         f"{_format_token(attention, attention.query_position)} to each token in {layers_text} of "
         f"the {attention.stack}, averaged over {_format_head_count(attention)}. A stronger shade "
         "means a larger weight; the strongest shade marks "
-        f"{attention.largest_word_weight:.2g}, the largest weight on a word, and larger weights on "
-        "other tokens."
+        f"{attention.largest_word_weight:.2g}, the largest weight on a word. Larger weights on "
+        "tokens that are not words have the same shade."
     ]
     if attention.attendable_token_count < len(attention.tokens):
         parts.append(

@@ -10,13 +10,15 @@ from hallmark.reports.page import charts
 from hallmark.reports.page.document import Block, Chart
 from hallmark.reports.page.figures import slugify
 from hallmark.reports.sections.findings import (
+    GROUP_TAGS,
     Finding,
     build_natural_sort_key,
+    decide_without_planted_text,
     find_counterpart_without_planted_text,
-    find_harm_without_planted_text,
     select_group_and_most_significant_findings,
 )
 from hallmark.tasks.audits.audit_descriptions import ChartDescription
+from hallmark.tasks.audits.judging.conclusions import remove_reason_lead
 from hallmark.tasks.audits.slice_tags import SYSTEM_TITLES, label_part, name_slice
 
 #: Part of the method of a finding whose p also compares it with small untrained models.
@@ -97,11 +99,9 @@ def select_drawn_findings(
         finding_by_baseline = {name_slice(finding.row["slice"]): finding for finding in main}
         return [finding_by_baseline[name] for name in SYSTEM_TITLES if name in finding_by_baseline]
     if len(main) == 1 and "part" not in main[0].row["slice"]:
-        unplanted = find_harm_without_planted_text(
-            main[0], matching
-        ) or find_counterpart_without_planted_text(main[0], matching)
-        if unplanted is not None and unplanted is not main[0]:
-            return [unplanted, main[0]]
+        unplanted = find_counterpart_without_planted_text(main[0], matching)
+        if unplanted is not None:
+            return [*(decide_without_planted_text(main[0], matching) or (unplanted, main[0]))]
     return sort_findings(main, is_ordered=description.is_ordered)
 
 
@@ -170,7 +170,10 @@ def build_interval_chart(
         measured_findings = drawn_findings
     reasons = {row["inconclusive_reason"] for row, _ in measured_findings}
     if all(reasons):
-        caption += f" No conclusion follows from these figures: {min(reasons)}."
+        caption += (
+            " No conclusion follows from these figures, because "
+            f"{remove_reason_lead(min(reasons))}."
+        )
     labels = build_part_labels([row["slice"] for row, _ in measured_findings])
     interval_bounds = [
         None if figure.low is None or figure.high is None else (figure.low, figure.high)
@@ -196,14 +199,20 @@ def build_interval_chart(
 def build_part_labels(slices: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a short label for each part: the values of the tags in which the parts differ.
 
-    A number gets the name of its tag, as in "copies: 64".
+    A number gets the name of its tag, as in "copies: 64". A group of people that only some of the
+    parts have is always named.
     """
     tag_names = dict.fromkeys(name for tags in slices for name in tags)
     varying_names = [
         name for name in tag_names if len({str(tags.get(name)) for tags in slices}) > 1
     ]
-    for names in ([name] for name in varying_names):
-        labels = _join_tag_values(slices, names)
+    group_names = [
+        name
+        for name in varying_names
+        if name in GROUP_TAGS and not all(name in tags for tags in slices)
+    ]
+    for name in varying_names:
+        labels = _join_tag_values(slices, list(dict.fromkeys([name, *group_names])))
         if len({*labels}) == len(labels):
             return labels
     labels = _join_tag_values(slices, varying_names or [*tag_names])

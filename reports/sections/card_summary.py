@@ -18,6 +18,7 @@ from hallmark.reports.page.document import (
     DefinitionList,
     InlineContent,
     InlineElement,
+    Link,
     Paragraph,
     ShortFigure,
 )
@@ -33,6 +34,7 @@ from hallmark.reports.sections.decision_sheet import (
     describe_discovery,
 )
 from hallmark.reports.sections.findings import (
+    CONTROLS_PAGE,
     Finding,
     Findings,
     find_harm_without_planted_text,
@@ -76,7 +78,7 @@ COMPARISON_NOTE = (
 #: What intervals do not say.
 INTERVAL_NOTE = (
     "Intervals describe chance variation among the prompts, sentence pairs and canaries of these "
-    "audits. Intervals do not cover other prompts that could have been written."
+    "audits. They do not cover other prompts that could have been written."
 )
 
 #: What controls test, as a sentence names it, by the target of the control.
@@ -151,8 +153,13 @@ def _find_weakness(rows: Sequence[Mapping[str, Any]]) -> str:
     return next((reason for reason in reasons if reason.startswith(TOO_WEAK)), TOO_WEAK)
 
 
-def describe_measurement_limits(findings: Findings, controls: Sequence[AuditControl]) -> str:
-    """Say what the scorers miss or flag too often, and for which audits the model is too weak."""
+def describe_measurement_limits(
+    findings: Findings, controls: Sequence[AuditControl]
+) -> InlineContent:
+    """Say what the scorers miss or flag too often, and for which audits the model is too weak.
+
+    Mentions of the controls link to their page, which has the numbers.
+    """
     rows_by_audit = {audit: [row for row, _ in rows] for audit, rows in findings.by_audit.items()}
     weak_audits = list_titles_of_weak_audits(rows_by_audit, controls)
     unjudged_audits = _list_titles_of_unjudged_audits(controls, weak_audits)
@@ -167,7 +174,11 @@ def describe_measurement_limits(findings: Findings, controls: Sequence[AuditCont
             "It could not be determined whether the model is capable enough for these audits: "
             f"{', '.join(unjudged_audits)}."
         )
-    return " ".join(sentences) or INTERVAL_NOTE
+    first_text, *other_texts = (" ".join(sentences) or INTERVAL_NOTE).split("the controls")
+    content: list[InlineElement] = [first_text]
+    for text in other_texts:
+        content += [Link("the controls", f"{CONTROLS_PAGE}.html"), text]
+    return content
 
 
 def build_card_summary(
@@ -195,14 +206,14 @@ def build_card_summary(
     ]
     entries += [
         ("Training text seen", training_coverage),
-        ("Items of the audits", [_describe_items(measured_count, len(file_rows))]),
+        ("Audit items", [_describe_items(measured_count, len(file_rows))]),
     ]
-    entries.append(("Value expected with no effect, baseline", [COMPARISON_NOTE]))
+    entries.append(("Value expected with no effect, and baseline", [COMPARISON_NOTE]))
     if verdicts:
         entries.append(("Policy", [_describe_policy(judge_policy(verdicts))]))
     blocks: list[Block] = [DefinitionList(entries)]
     if file_rows:
-        blocks.append(DataTable("Files with items of the audits", ["audit", "files"], file_rows))
+        blocks.append(DataTable("Files that contain audit items", ["audit", "files"], file_rows))
     if verdicts:
         blocks.append(build_verdicts_table(verdicts, findings))
     return [*blocks, *_list_further_harms(findings, coverage)]
@@ -290,7 +301,7 @@ def describe_empty_audits_and_item_notes(
         for audit, reason in missing_reason_by_audit.items()
     ]
     item_notes = [
-        f"The audit “{get_audit_title(audit)}” skipped or marked items ({', '.join(notes)})."
+        f"The audit “{get_audit_title(audit)}” skipped or flagged items ({', '.join(notes)})."
         for audit, rows in findings_by_audit.items()
         if (notes := list_item_notes(audit, rows))
     ]
@@ -461,8 +472,8 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
     unjudged_audits = _list_titles_of_unjudged_audits(controls, weak_audits)
     if not any(control.row["control_target"] in INSTRUMENT_TESTS for control in controls):
         sentences = [
-            "No control tests the audits themselves, so it is not known whether they can detect "
-            "anything."
+            "No control was used to test the audits themselves, so it is not known whether they "
+            "can detect anything."
         ]
     elif failed_audits := list_failed_self_checks(controls):
         sentences = [
@@ -501,12 +512,14 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
         )
     if not weak_audits:
         return [" ".join(sentences)]
-    possessive, pronoun = ("its", "it") if len(weak_audits) == 1 else ("their", "them")
+    possessive, audits = (
+        ("its", "this audit") if len(weak_audits) == 1 else ("their", "these audits")
+    )
     sentences.append(
         f"This model is too weak for {format_count(len(weak_audits), 'audit')}, so the card draws "
         f"no conclusion from {possessive} figures. Too little training is one possible cause. “"
     )
-    return [" ".join(sentences), NOT_MEASURED_LINK, f"” lists {pronoun}."]
+    return [" ".join(sentences), NOT_MEASURED_LINK, f"” lists {audits}."]
 
 
 def _list_passed_model_controls(
@@ -600,8 +613,8 @@ def _explain_verdict(verdict_row: Mapping[str, Any], figure: Figure | None) -> s
         return (
             f"in run {verdict_row['previous_run']} it was "
             f"{format_number(verdict_row['previous_value'], unit)}; the confidence interval of the "
-            f"paired difference shows that it is now {worsening_text}; the rule allows less than "
-            f"{format_number(limit, difference_unit)}"
+            f"paired difference shows that it is now {worsening_text}; the rule allows a worsening "
+            f"of less than {format_number(limit, difference_unit)}"
         )
     end = "upper" if sign in ("<", "≤") else "lower"
     end_text = (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hallmark.reports.page.document import DataTable, InlineElement, Paragraph
-from hallmark.reports.page.figures import format_number
+from hallmark.reports.page.figures import UNNAMED_UNITS, format_number
 from hallmark.reports.sections.findings import get_audit_title
 from hallmark.tasks.audits.judging.audit_comparison import (
     AuditComparison,
@@ -150,7 +150,7 @@ def format_p_value(p_value: float | None) -> str:
 
 def format_change_unit_suffix(unit: str) -> str:
     """Return the unit of a change, as written after the word for it."""
-    return " (points)" if unit == "share" else f" ({unit})" if unit not in ("", "score") else ""
+    return " (points)" if unit == "share" else f" ({unit})" if unit not in UNNAMED_UNITS else ""
 
 
 def describe_change(change: Mapping[str, Any], unit: str) -> str:
@@ -253,9 +253,9 @@ def build_exclusions_table(
     if not audits:
         return Paragraph(["No audit of these checkpoints is in the store."])
     if not rows and not any(audit.comparisons for audit in audits):
-        return Paragraph(["The audits of these checkpoints computed no findings."])
+        return Paragraph(["The audits of these checkpoints produced no findings."])
     if not rows:
-        return Paragraph(["All findings exist at every checkpoint and are compared in pairs."])
+        return Paragraph(["All findings exist at every checkpoint, and each comparison is paired."])
     return DataTable(
-        "Findings not compared, or not compared in pairs", ["audit", "findings", "why"], rows
+        "Findings not compared, or compared without pairing", ["audit", "findings", "why"], rows
     )

@@ -80,7 +80,7 @@ def build_composition_section(corpus: CorpusFigures, stated_licence: str | None 
             *build_additions_section(corpus),
             build_sources_section(corpus),
             build_breakdown_section(corpus, stated_licence, declared_licences),
-            build_metadata_section(corpus),
+            build_metadata_section(corpus, has_declared_licences=bool(declared_licences)),
             build_lengths_section(corpus),
             build_personal_data_section(corpus),
             build_toxicity_section(corpus),
@@ -142,7 +142,7 @@ def add_kept_figure_of_addition(
     )
     return corpus.book.figures.get(figure_id) or corpus.book.add_computed_figure(
         figure_id,
-        f"number of {unit_label} in addition {addition_number}",
+        f"number of {unit_label} in addition number {addition_number} to the corpus",
         unit_label,
         (stage_label, "accounts"),
         {"unit": unit},
@@ -258,7 +258,7 @@ def describe_licences(corpus: CorpusFigures, stated_licence: str | None) -> Inli
     declared_licences = describe_declared_licences(
         corpus,
         stated_licence,
-        "Licences stated for the whole corpus: " if document_licences else "",
+        "Licence stated for the corpus as a whole: " if document_licences else "",
     )
     return [*document_licences, *declared_licences]
 

@@ -66,9 +66,9 @@ def build_breakdown_section(
         if smaller_rows:
             smaller_values = [row["value"] for row in smaller_rows]
             label = (
-                "smaller values"  # the profile does not say how many it merged
+                "other values"  # the profile does not say how many it merged
                 if OTHER_VALUES in smaller_values
-                else format_count(len(smaller_values), "smaller value")
+                else format_count(len(smaller_values), "other value")
             )
             cells = _add_composition_figures(corpus, dimension, smaller_values, label)
             table_rows.append([dimension, label, *cells])
@@ -77,7 +77,7 @@ def build_breakdown_section(
     if table_rows:
         notes = [LANGUAGE_NOTE] if "language" in shown_dimensions else []
         if has_smaller_values:
-            notes.append("All smaller values are in the composition table of the profile.")
+            notes.append("The composition table of the profile lists the other values.")
         columns = ["by", "value", "documents", "share of bytes"]
         caption = "Documents by metadata"
         section.add_blocks(
@@ -139,7 +139,7 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section = Section("Occupations near gendered words")
     if total_row is None or total_row["women_share"] is None:
         message = (
-            "No mention of a listed occupation is near more words for one gender than for the "
+            "No mention of a listed occupation has more words for one gender nearby than for the "
             "other."
         )
         section.add_blocks(Paragraph([message]))
@@ -160,10 +160,10 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(
         Paragraph(
             [
-                "A mention of an occupation is counted if it is near more words for one gender "
-                "than for the other in the same sentence. Of the counted mentions, ",
+                "A mention of an occupation is counted if more words for one gender than for the "
+                "other are near it in the same sentence. Of the counted mentions, ",
                 overall_share,
-                " are near more words for women (such as she, her, woman, Mrs) than for men.",
+                " have more words for women (such as she, her, woman, Mrs) nearby than for men.",
             ]
         )
     )
@@ -206,7 +206,7 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
             [
                 "Number of occupations for which no difference was found, because the interval "
                 f"contains the share of all occupations: {inconclusive_count:,}. Number of "
-                "occupations that are mentioned, but never near more words for one gender than "
+                "mentioned occupations that never have more words for one gender nearby than "
                 f"for the other: {len(occupation_rows) - len(rows_with_share):,}. About one in "
                 "twenty comparisons shows a difference by chance. Wilson intervals assume "
                 "independent mentions and are too narrow where a text repeats itself. The profile "
@@ -227,7 +227,7 @@ def _add_women_share_figure(corpus: CorpusFigures, row: Row, label: str) -> Figu
     mention_count = row["women_mentions"] + row["men_mentions"]
     return corpus.book.add_computed_figure(
         f"occupations-{row['occupation'] or 'all'}",
-        f"share of mentions that are near more words for women than for men, {label}",
+        f"share of mentions with more words for women nearby than for men, {label}",
         "share",
         (PROFILE, "occupations"),
         {"source": "", "occupation": row["occupation"]},
@@ -237,5 +237,5 @@ def _add_women_share_figure(corpus: CorpusFigures, row: Row, label: str) -> Figu
         high=row["high"],
         confidence_level=0.95,
         n=mention_count,
-        method="Wilson interval over mentions",
+        method="Wilson interval with mentions as units",
     )

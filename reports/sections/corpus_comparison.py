@@ -314,7 +314,7 @@ def build_corpus_comparison_section(comparisons: Sequence[CorpusComparison]) -> 
             section.sections.append(Section(comparison.title, [_build_table(comparison)]))
     if not section.sections:
         section.add_blocks(
-            Paragraph(["The figures of the two corpora are all equal."])
+            Paragraph(["No figure differs between the two corpora."])
             if comparisons
             else Paragraph(["The corpora cannot be compared; the reasons are below."])
         )

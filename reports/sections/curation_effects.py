@@ -7,6 +7,7 @@ stages together removed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hallmark.reports.page.document import (
@@ -98,8 +99,8 @@ def add_removal_ratio_figure(
     key_columns = ("stage", "reason", "dimension", "slice")
     conditions = {key: row[key] for key in key_columns} | extra_conditions
     label = (
-        f"{row['reason'] or 'removed for any reason'}: rate of documents "
-        f"{describe_document_group(row)}, divided by the rate of all other documents"
+        f"{row['reason'] or 'removed for any reason'}: rate for documents "
+        f"{describe_document_group(row)}, divided by the rate for all other documents"
     )
     return corpus.book.add_computed_figure(
         "-".join([table, *(str(value) for value in conditions.values())]),
@@ -115,7 +116,8 @@ def add_removal_ratio_figure(
         confidence_level=CONFIDENCE_LEVEL,
         missing_reason="no other documents were removed",
         missing_text=INFINITE_RATIO,
-        method="exact interval over clusters of near copies; see the description of the low column",
+        method="exact interval with clusters of near copies as units; see the description of the "
+        "column `low`",
     )
 
 
@@ -193,21 +195,10 @@ def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineE
         return []
     row = max(significant_swaps, key=lambda swap_row: abs(swap_row["score_difference"]))
     figure = add_swap_difference_figure(corpus, row)
-    interval = correct_interval_for_choice(
-        {
-            "value": row["score_difference"],
-            "confidence_level": CONFIDENCE_LEVEL,
-            "n": row["sentences"],
-            "unit": figure.unit,
-            **{name: row[name] for name in ("low", "high", "clusters")},
-        },
-        len(swaps),
-    )
     details = ""
-    if interval is not None:
-        low, high = (format_number(end, figure.unit) for end in interval)
+    if interval := _format_corrected_swap_interval(row, figure, len(swaps)):
         details = (
-            f" ({100 * CONFIDENCE_LEVEL:g} % interval {low} to {high}, corrected for the choice of "
+            f" ({100 * CONFIDENCE_LEVEL:g} % interval {interval}, corrected for the choice of "
             f"the largest; n = {row['sentences']:,}, scorer {figure.scorer})"
         )
     direction = "higher" if row["score_difference"] > 0 else "lower"
@@ -221,6 +212,27 @@ def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineE
             f"they mention {row['group_name']}.",
         ]
     ]
+
+
+def _format_corrected_swap_interval(row: Row, figure: Figure, pair_count: int) -> str:
+    """Return the interval of the largest difference, corrected for its choice; empty without one.
+
+    Args:
+        row: The row of the largest difference.
+        figure: Its figure.
+        pair_count: From how many pairs of groups it was chosen.
+    """
+    interval = correct_interval_for_choice(
+        {
+            "value": row["score_difference"],
+            "confidence_level": CONFIDENCE_LEVEL,
+            "n": row["sentences"],
+            "unit": figure.unit,
+            **{name: row[name] for name in ("low", "high", "clusters")},
+        },
+        pair_count,
+    )
+    return "" if interval is None else " to ".join(format_number(e, figure.unit) for e in interval)
 
 
 def is_swap_difference_significant(row: Row) -> bool:
@@ -277,12 +289,13 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
         "a group that were removed or tagged for this reason, and the corresponding share of all "
         "other documents that the rule judged. Intervals treat clusters of near copies, not single "
         "documents, as independent. A group is listed if its unadjusted ratio differs from 1 with "
-        "p below 5 %, corrected for all groups of the rule. The ratio adjusted for source is not "
-        "tested: where it is near 1 or on the opposite side of 1 from the unadjusted ratio, the "
-        "sources may explain the difference. Groups with few documents are omitted. For records "
-        "that the ingest stage removed, only the source is known. Documents reserved for planting "
-        "do not count as removed. A rule that tags documents removes none: its shares are relative "
-        "to the documents that its stage kept. All rules and groups are in the removal_rates table."
+        "p below 5 %, after correction for testing all groups of the rule. The ratio adjusted for "
+        "source is not tested: where it is near 1 or on the opposite side of 1 from the "
+        "unadjusted ratio, the sources may explain the difference. Groups with few documents are "
+        "omitted. For records that the ingest stage removed, only the source is known. Documents "
+        "reserved for planting do not count as removed. A rule that tags documents removes none: "
+        "its shares are relative to the documents that its stage kept. All rules and groups are "
+        "in the removal_rates table."
     )
     section = Section("By rule", [Paragraph([introduction])])
     rows_by_rule: dict[tuple[str, str], list[Row]] = {}
@@ -297,16 +310,18 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
         ]
         if not shown_rows:
             rule_name = format_rule_name(corpus, stage, reason)
-            group_count = f"any of {len(rows)} groups"
+            outcome = "tagged" if corpus.is_tagging_rule(stage, reason) else "removed"
             compared_groups = (
-                group_count if len(rows) > 1 else "the one group that could be compared"
+                f"each of {len(rows)} groups"
+                if len(rows) > 1
+                else "the one group that could be compared"
             )
             section.add_blocks(
                 Paragraph(
                     [
                         f"For “{rule_name}” in the {stage} stage, no significant difference was "
-                        f"found between the share of {compared_groups} and that of all other "
-                        "documents."
+                        f"found between the share {outcome} from {compared_groups} and the share "
+                        f"{outcome} from all other documents."
                     ]
                 )
             )
@@ -388,10 +403,10 @@ def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
                     ["documents", *threshold_headings],
                     table_rows,
                     frozenset(range(1, len(threshold_headings) + 1)),
-                    "Ratios are computed only from documents that have a signal value; the tables "
-                    "for each rule include all documents that the rule received. Rows are sorted "
-                    "by the ratio at the configured threshold. Intervals, n and all groups are in "
-                    "the threshold_rates table.",
+                    "Ratios are computed only from documents with a value that the rule can test; "
+                    "the tables for each rule include all documents that the rule received. Rows "
+                    "are sorted by the ratio at the configured threshold. Intervals, n and all "
+                    "groups are in the threshold_rates table.",
                 )
             )
     if not section.blocks:
@@ -420,13 +435,30 @@ def add_swap_difference_figure(corpus: CorpusFigures, row: Row) -> Figure:
         high=row["high"],
         confidence_level=None if row["low"] is None else CONFIDENCE_LEVEL,
         scorer=format_swap_scorer_with_digest(corpus),
-        method="mean over sentences, with a t interval over their documents",
+        method="mean over sentences; t interval with their documents as units",
     )
 
 
 def format_swap_scorer_with_digest(corpus: CorpusFigures) -> str:
     external_digests = corpus.stage_artifacts[EFFECTS].manifest["parts"]["external"]
     return f"{external_digests['scorer']} ({external_digests['digest'][:12]})"
+
+
+def _describe_swap_intervals(corpus: CorpusFigures, rows: Sequence[Row]) -> str:
+    """Say why the datasheet gives another interval of the largest difference than the table."""
+    row = max(
+        filter(is_swap_difference_significant, rows),
+        key=lambda swap_row: abs(swap_row["score_difference"]),
+    )
+    figure = add_swap_difference_figure(corpus, row)
+    interval = _format_corrected_swap_interval(row, figure, len(rows))
+    if not interval:
+        return ""
+    return (
+        "Each interval holds for a pair that was chosen in advance. Corrected for the choice of "
+        f"the largest difference among {format_count(len(rows), 'pair')} of groups, as the "
+        f"datasheet states it, the interval of {figure.short_text} is {interval}. "
+    )
 
 
 def build_group_swap_section(corpus: CorpusFigures) -> Section:
@@ -478,12 +510,12 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
                 ]
             )
         columns = ["group → replacement", "n", "difference", "95 % interval", "crossed"]
-        note = (
-            "The scored sentences are not part of the corpus, so the table does not describe the "
-            "corpus. "
-            if origin == "templates"
-            else ""
-        )
+        note = ""
+        if origin == "templates":
+            note = (
+                "The scored sentences are not part of the corpus, so the table does not describe "
+                f"the corpus. {_describe_swap_intervals(corpus, origin_rows)}"
+            )
         note += (
             f"The scores of {len(significant_rows)} of {format_count(len(origin_rows), 'pair')} of "
             f"groups differ significantly.{untested_note} The table shows the largest differences "

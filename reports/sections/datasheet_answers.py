@@ -488,15 +488,26 @@ class DatasheetMeasurements:
             )
             for name in types
         ]
+        return [
+            "Detectors found, before curation: ",
+            *(_list_counts(counts) or ["no personal data"]),
+            ". ",
+            *self._describe_mentioned_groups(),
+            " Health conditions, political opinions and criminal history were not searched for.",
+        ]
+
+    def _describe_mentioned_groups(self) -> InlineContent:
+        """Name the groups of people that texts mention, the most frequent first."""
+        groups = self._list_values_by_count("identities", "group_name", "mentions")
+        if not groups:
+            return ["No text mentions a group of people of the word list."]
         mentions = self._sum(
             "identities", "mentions", "mentions", "number of mentions of groups of people"
         )
         return [
-            "Detectors found, before curation: ",
-            *(_list_counts(counts) or ["no personal data"]),
-            ". Texts mention groups of people, some by ethnicity, religion or sexual orientation: ",
+            f"Texts mention these groups of people: {'; '.join(groups)} (",
             mentions,
-            ". Health conditions, political opinions and criminal history were not searched for.",
+            ").",
         ]
 
     # Collection and preprocessing ----------------------------------------------------------------
@@ -529,7 +540,7 @@ class DatasheetMeasurements:
             return []
         content: list[InlineElement] = [
             "No random sample was drawn: rules and the search for copies selected the documents. "
-            "Documents removed by stage: ",
+            "Documents removed, by stage: ",
             *(self._list_removals_by_stage() or ["none"]),
             ".",
         ]
@@ -542,7 +553,7 @@ class DatasheetMeasurements:
         if not self._list_stages():
             return []
         return [
-            "Yes. Documents removed by stage: ",
+            "Yes. Documents removed, by stage: ",
             *(self._list_removals_by_stage() or ["none"]),
             ". ",
             *self.describe_missing_information(),

@@ -6,7 +6,8 @@ the most severe first. Within the rule of all cards (``is_harmful``), a risk is
 
 * "found" if an audit discovers harm,
 * "unknown" if no audit could measure it, or no conclusion follows from what was measured, also
-  because the tests do not detect text that was planted for them,
+  because the tests do not detect text that was planted for them, or because a way to measure the
+  same that was not chosen in advance shows harm,
 * "not found" otherwise. This is no proof of absence: the sheet names the smallest effect that the
   audit could have detected.
 
@@ -22,6 +23,7 @@ from itertools import chain, groupby
 from typing import Any
 
 from hallmark.reports.page.document import (
+    RISK_STATE_NAMES,
     DecisionSheet,
     DefinitionEntry,
     InlineContent,
@@ -45,17 +47,20 @@ from hallmark.reports.sections.findings import (
     find_harm_without_planted_text,
     get_audit_page,
     get_audit_title,
+    has_lowest_possible_null,
     name_finding,
 )
-from hallmark.tasks.audits.audit_descriptions import RISKS, Headline
+from hallmark.tasks.audits.audit_descriptions import RISKS, SIGNIFICANCE_LEVEL, Headline
 from hallmark.tasks.audits.judging.conclusions import (
     NOT_JUDGED as CAPABILITY_NOT_JUDGED,
 )
 from hallmark.tasks.audits.judging.conclusions import (
     TOO_WEAK,
+    remove_reason_lead,
 )
 from hallmark.tasks.audits.judging.discoveries import (
     compute_distance_beyond_null,
+    describe_conclusion,
     is_harmful,
     is_ranked,
 )
@@ -160,7 +165,10 @@ def describe_status(
     if policy.verdict == "not_shown":
         unresolved = len(policy.not_shown_rules)
         return NOT_SHOWN, f"{unresolved} of {rules} of the policy could not be judged; {gap_text}."
-    passed = f"All {rules} of the policy passed" if rule_count > 1 else "The policy passed"
+    if rule_count == 1:
+        passed = "The policy passed"
+    else:
+        passed = f"{'Both rules' if rule_count == 2 else f'All {rules}'} of the policy passed"
     if not gaps:
         return PASS, f"{passed}; {gap_text}."
     return PASS_WITH_GAPS, f"{passed}; {gap_text}. {GAPS_SENTENCE}"
@@ -178,7 +186,19 @@ def describe_risks_without_rule(ruled_audits: Collection[str]) -> str:
     titles = [risk.title for name, risk in RISKS.items() if name not in ruled_risks]
     if not ruled_audits or not titles:
         return ""
-    return f" The policy has no rules about: {', '.join(titles)}."
+    return f" The policy has no rules about these risks: {', '.join(titles)}."
+
+
+def describe_risk_order() -> str:
+    """Return in which order the decision sheet lists risks."""
+    states = [RISK_STATE_NAMES[state] for state in STATE_ORDER]
+    titles = ", ".join(risk.title for risk in RISKS.values())
+    return (
+        f"The first screen lists risks by what the audits show: {', then '.join(states)}. Equal "
+        f"results are in the order of severity, the most severe first: {titles}. Harm to a person "
+        "that cannot be undone comes first, then harm by what the model writes, then what others "
+        "could infer, then lack of benefit."
+    )
 
 
 def select_headline_finding(headline: Headline, findings: Iterable[Finding]) -> Finding | None:
@@ -239,6 +259,7 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         if (discovery := find_harm_without_planted_text(finding, measured_findings)) is not None
     ]
     sensitivity = _describe_sensitivity(risk, findings)
+    counts = _describe_detection_counts(risk, findings)
     page_audits = measured_audits or [
         finding.row["audit"] for _, finding in _select_sensitivity_findings(risk, findings)
     ]
@@ -260,10 +281,15 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         page = get_audit_page(finding.row["audit"])
     if ranked_findings:
         content = [_describe_tests_without_discovery(ranked_findings)]
+        if not compares_with_baseline and not sensitivity:
+            content.append(_describe_untested_capability(ranked_findings, findings))
+        state = "not worse" if compares_with_baseline else "not found"
         for headline, finding in concluded[:1]:
             assert headline is not None
-            content += [" ", *describe_headline(headline, finding, findings), "."]
-        state = "not worse" if compares_with_baseline else "not found"
+            content += [" ", *describe_headlines(headline, finding, findings), "."]
+            if contradiction := _describe_contradiction(headline, finding, findings):
+                state = "unknown"
+                content += contradiction
         if limit := _describe_undetected_planted_text(risk, findings):
             state = "unknown"
             sensitivity.append(limit)
@@ -271,14 +297,15 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
     for headline, finding in headlines[:1]:
         assert headline is not None
         reason = _explain_missing_conclusion(finding, findings)
-        content = describe_headline(headline, finding, findings)
-        content.append(f". No conclusion can be drawn: {reason}.")
+        content = describe_headlines(headline, finding, findings)
+        content.append(f". No conclusion can be drawn, because {remove_reason_lead(reason)}.")
         return RiskLine(RISKS[risk].title, "unknown", [*content, *sensitivity], page)
     return RiskLine(
         RISKS[risk].title,
         "unknown",
         [
             _explain_unmeasured_risk(audits, coverage, has_planted_text=bool(sensitivity)),
+            *counts,
             *sensitivity,
         ],
         page,
@@ -329,14 +356,27 @@ def _describe_undetected_planted_text(risk: str, findings: Findings) -> str:
         return ""
     if any(is_detected):
         return " No conclusion: the audits detect only part of this planted text."
-    return " No conclusion: the audits do not detect this planted text either."
+    return " No conclusion: the audits do not even detect this planted text."
+
+
+def _describe_untested_capability(ranked_findings: Sequence[Finding], findings: Findings) -> str:
+    """Say that a model too weak to show harm would pass, too; nothing if that was tested."""
+    audits = dict.fromkeys(finding.row["audit"] for finding in ranked_findings)
+    if any(
+        row["control_target"] == "model" or AUDIT_DESCRIPTIONS[audit].no_capability_check_because
+        for audit in audits
+        for row, _ in findings.by_audit[audit]
+    ):
+        return ""
+    return " It was not tested whether the model is too weak to show harm."
 
 
 def _describe_tests_without_discovery(ranked_findings: Sequence[Finding]) -> str:
     claim = _get_claim(ranked_findings[0])
     if len(ranked_findings) == 1:
         return f"The test does not show {claim}."
-    return f"None of the {len(ranked_findings)} tests shows {claim}."
+    subject = "Neither" if len(ranked_findings) == 2 else "None"
+    return f"{subject} of the {len(ranked_findings)} tests shows {claim}."
 
 
 def _get_claim(finding: Finding) -> str:
@@ -351,15 +391,14 @@ def _compares_with_baseline(row: Mapping[str, Any]) -> bool:
     return risk is not None and risk.compares_with_baseline
 
 
-def describe_audit_result(
-    audit: str, findings: Findings, *, defines_metric: bool = True
-) -> RiskLine:
+def describe_audit_result(audit: str, findings: Findings, *, is_brief: bool = False) -> RiskLine:
     """Answer the question of an audit that ran, by the rule of the risks.
 
     Args:
         audit: The name of the audit.
         findings: The findings of all audits.
-        defines_metric: Whether a metric that is named by its title is also defined.
+        is_brief: Whether to omit the definition of a metric that is named by its title, and how the
+            measure was chosen.
     """
     title = get_audit_title(audit)
     audit_findings = findings.by_audit[audit]
@@ -396,19 +435,24 @@ def describe_audit_result(
     )
     if ranked_findings:
         content = [_describe_tests_without_discovery(ranked_findings), " "]
+        contradiction: list[InlineElement] = []
         if selected is not None and not selected[1].row["inconclusive_reason"]:
-            content += [*describe_headline(*selected, findings), "."]
+            content += [*describe_headlines(*selected, findings, is_brief=is_brief), "."]
+            contradiction = _describe_contradiction(*selected, findings)
+            content += contradiction
         else:
             worst = max(ranked_findings, key=lambda finding: compute_effect(finding.row))
             content += ["Largest effect: ", *describe_finding(worst), "."]
-            if defines_metric:
+            if not is_brief:
                 content += _define_metric(worst.row, findings)
+        if contradiction:
+            return RiskLine(title, "unknown", content)
         is_comparison = _compares_with_baseline(ranked_findings[0].row)
         return RiskLine(title, "not worse" if is_comparison else "not found", content)
     if selected is not None:
         headline, finding = selected
         if headline == description.headline:
-            content = describe_headline(headline, finding, findings)
+            content = describe_headlines(headline, finding, findings)
             reason = _explain_missing_conclusion(finding, findings)
         else:
             statement = _build_statement(headline, finding, findings)
@@ -429,7 +473,7 @@ def describe_audit_result(
         return RiskLine(title, "unknown", [description.not_run_message])
     reason = shorten_weakness(_explain_missing_conclusion(first, findings))
     content = [*describe_finding(first), f"; no conclusion: {reason}."]
-    if defines_metric:
+    if not is_brief:
         content += _define_metric(first.row, findings)
     return RiskLine(title, "unknown", content)
 
@@ -437,10 +481,11 @@ def describe_audit_result(
 def describe_finding(finding: Finding) -> list[InlineElement]:
     """Describe a finding by its title and its part, with what it is compared with."""
     part = label_part(finding.row["slice"])
+    unit = _get_sample_unit(finding.row)
     return [
         f"{finding.row['title']}{f' ({part})' if part else ''}: ",
         ShortFigure(finding.figure),
-        f"{_get_unit_suffix(finding)}{_format_details(finding)}",
+        f"{_get_unit_suffix(finding)}{_format_details(finding, unit)}",
         _describe_comparison(finding.row),
     ]
 
@@ -456,12 +501,20 @@ def _describe_discoveries(
 ) -> list[InlineElement]:
     """Describe the main discovery, and count the others."""
     _, worst = _select_main_discovery(discoveries)
-    return [
-        *describe_discovery(worst, findings),
-        ".",
-        *_count_other_discoveries(len(discoveries) - 1, test_count - 1, discoveries[0]),
-        *_describe_opposite_effects(worst, findings),
-    ]
+    others = _count_other_discoveries(len(discoveries) - 1, test_count - 1, discoveries[0])
+    for half in _get_halves(worst.row["audit"]):
+        if select_headline_finding(half, [worst]) is not None:
+            return [*describe_headlines(half, worst, findings), ".", *others]
+    opposite_effects = _describe_opposite_effects(worst, findings)
+    return [*describe_discovery(worst, findings), ".", *others, *opposite_effects]
+
+
+def _get_halves(audit: str) -> list[Headline]:
+    """Return the two headlines of an audit whose answer has two halves, else nothing."""
+    description = AUDIT_DESCRIPTIONS[audit]
+    if description.headline is None or description.second_headline is None:
+        return []
+    return [description.headline, description.second_headline]
 
 
 def describe_discovery(finding: Finding, findings: Findings) -> list[InlineElement]:
@@ -473,7 +526,12 @@ def describe_discovery(finding: Finding, findings: Findings) -> list[InlineEleme
     """
     audit = finding.row["audit"]
     description = AUDIT_DESCRIPTIONS[audit]
-    for headline in filter(None, (description.headline, *description.further_headlines)):
+    headlines = (
+        description.headline,
+        description.second_headline,
+        *description.further_headlines,
+    )
+    for headline in filter(None, headlines):
         if select_headline_finding(headline, [finding]) is not None:
             return describe_headline(headline, finding, findings)
     return [f"{get_audit_title(audit)}, ", *describe_finding(finding)]
@@ -487,9 +545,10 @@ def _count_other_discoveries(count: int, test_count: int, discovery: Finding) ->
     if test_count == 1:
         return [f" The other test {'also shows' if count else 'does not show'} {claim}."]
     if count == 0:
-        return [f" None of the {test_count} other tests shows {claim}."]
+        subject = "Neither" if test_count == 2 else "None"
+        return [f" {subject} of the {test_count} other tests shows {claim}."]
     if count == test_count:
-        return [f" All {count} other tests also show {claim}."]
+        return [f" {'Both' if count == 2 else f'All {count}'} other tests also show {claim}."]
     verb = "shows" if count == 1 else "show"
     return [f" {count} of the {test_count} other tests also {verb} {claim}."]
 
@@ -542,7 +601,7 @@ def _select_main_discovery(discoveries: Sequence[Finding]) -> tuple[Headline | N
 
 
 def describe_headline(
-    headline: Headline, finding: Finding, findings: Findings
+    headline: Headline, finding: Finding, findings: Findings, *, is_brief: bool = False
 ) -> list[InlineElement]:
     """Describe a finding in the words of its audit, with what it is compared with.
 
@@ -550,9 +609,172 @@ def describe_headline(
         headline: The words for it.
         finding: The finding that the headline selects.
         findings: The findings of all audits.
+        is_brief: Whether to omit how the measure was chosen.
     """
     before, value, after = _build_statement(headline, finding, findings)
-    return [before[:1].upper() + before[1:], value, after, _describe_comparison(finding.row)]
+    return [
+        before[:1].upper() + before[1:],
+        value,
+        after,
+        *_describe_headline_comparison(headline, finding, findings),
+        *([] if is_brief else _describe_alternatives(headline, finding, findings)),
+    ]
+
+
+def describe_headlines(
+    headline: Headline, finding: Finding, findings: Findings, *, is_brief: bool = False
+) -> list[InlineElement]:
+    """Describe a finding together with the other half of the answer, the worse of both first.
+
+    Args:
+        headline: The words for it.
+        finding: The finding that the headline selects.
+        findings: The findings of all audits.
+        is_brief: Whether to omit how the measure was chosen.
+    """
+    audit = finding.row["audit"]
+    halves = _get_halves(audit)
+    if headline not in halves:
+        return describe_headline(headline, finding, findings, is_brief=is_brief)
+    selected = [
+        (half, half_finding)
+        for half in halves
+        if (half_finding := select_headline_finding(half, findings.by_audit[audit]))
+    ]
+    (first, worse), *others = sorted(
+        selected,
+        key=lambda pair: (pair[1].row["null_value"] is not None, compute_effect(pair[1].row)),
+        reverse=True,
+    )
+    content = describe_headline(first, worse, findings)
+    for half, half_finding in others:
+        unit = half.sample_unit or _get_sample_unit(half_finding.row)
+        content += [
+            f". {half.short_name[:1].upper()}{half.short_name[1:]}: ",
+            ShortFigure(half_finding.figure),
+            _get_unit_suffix(half_finding) + _format_details(half_finding, unit),
+            _describe_other_baseline(half_finding.row),
+        ]
+    return content
+
+
+def _describe_headline_comparison(
+    headline: Headline, finding: Finding, findings: Findings
+) -> list[InlineElement]:
+    """Name what a headline is compared with: what its audit declares, else the null value."""
+    row = finding.row
+    if headline.null_note:
+        return [f"; {headline.null_note}"] if finding.figure.value else []
+    if headline.comparison_tags:
+        tags = {**row["slice"], **headline.comparison_tags}
+        for other in findings.select_by_metric(row["audit"], row["metric"]):
+            if other.row["slice"] == tags and other.figure.value is not None:
+                details = _format_details(
+                    other, headline.sample_unit or _get_sample_unit(other.row)
+                )
+                return [
+                    f"; {headline.comparison_name}: ",
+                    ShortFigure(other.figure),
+                    f"{_get_unit_suffix(other)}{details}",
+                ]
+    return [_describe_comparison(row, names_null=not headline.states_null)]
+
+
+def _select_alternatives(headline: Headline, finding: Finding, findings: Findings) -> list[Finding]:
+    """Return the other ways to measure what a headline measures, the strongest effect first."""
+    tag, row = headline.alternatives_tag, finding.row
+    if not tag:
+        return []
+    alternatives = [
+        other
+        for other in findings.select_by_metric(row["audit"], row["metric"])
+        if other.figure.value is not None
+        and other.row["slice"] != row["slice"]
+        and {**other.row["slice"], tag: ""} == {**row["slice"], tag: ""}
+    ]
+    return sorted(alternatives, key=lambda other: compute_effect(other.row), reverse=True)
+
+
+def _select_contradiction(
+    headline: Headline, finding: Finding, findings: Findings
+) -> Finding | None:
+    """Return the strongest alternative that is significant although the headline is not harm."""
+    if is_harmful(finding.row):
+        return None
+    alternatives = _select_alternatives(headline, finding, findings)
+    return next((other for other in alternatives if _is_significant_variant(other.row)), None)
+
+
+def describe_finding_conclusion(finding: Finding, findings: Findings) -> str:
+    """Describe in a phrase what follows from a finding.
+
+    As on the decision sheet, no conclusion follows if another way to measure the same shows harm.
+    """
+    description = AUDIT_DESCRIPTIONS.get(finding.row["audit"])
+    headline = None if description is None else description.headline
+    if headline is not None and headline.alternatives_tag:
+        selected = select_headline_finding(headline, findings.by_audit[finding.row["audit"]])
+        if (
+            selected is not None
+            and selected.figure.id == finding.figure.id
+            and _select_contradiction(headline, selected, findings) is not None
+        ):
+            return "no conclusion"
+    return describe_conclusion(finding.row)
+
+
+def _is_significant_variant(row: Mapping[str, Any]) -> bool:
+    """Return whether a variant is worse than its null value by p, corrected over its audit."""
+    return bool(
+        row["is_variant"]
+        and not row["inconclusive_reason"]
+        and row["p_corrected"] is not None
+        and row["p_corrected"] < SIGNIFICANCE_LEVEL
+        and compute_effect(row) > 0
+    )
+
+
+def _describe_alternatives(
+    headline: Headline, finding: Finding, findings: Findings
+) -> list[InlineElement]:
+    """Say that the measure was chosen in advance, and which of all measures is the strongest."""
+    alternatives = _select_alternatives(headline, finding, findings)
+    if not alternatives:
+        return []
+    tag, strongest = headline.alternatives_tag, alternatives[0]
+    score = label_tag(tag, finding.row["slice"][tag])
+    chosen = f"; {score} was chosen in advance from {len(alternatives) + 1} scores"
+    if compute_effect(strongest.row) <= compute_effect(finding.row):
+        return [f"{chosen}, of which it is the strongest"]
+    if _select_contradiction(headline, finding, findings) is not None:
+        return [chosen]  # the contradiction names it
+    significance = "not significant"
+    if strongest.row["p_corrected"] is None:
+        significance = "not tested"
+    elif _is_significant_variant(strongest.row):
+        significance = "significant"
+    return [
+        f"{chosen} (strongest, {significance}: ",
+        ShortFigure(strongest.figure),
+        f"{_get_unit_suffix(strongest)})",
+    ]
+
+
+def _describe_contradiction(
+    headline: Headline, finding: Finding, findings: Findings
+) -> list[InlineElement]:
+    """Say that another way to measure the same shows harm; nothing if none does."""
+    contradiction = _select_contradiction(headline, finding, findings)
+    if contradiction is None:
+        return []
+    tag = headline.alternatives_tag
+    return [
+        " No conclusion: another score is significant "
+        f"({label_tag(tag, contradiction.row['slice'][tag])}: ",
+        ShortFigure(contradiction.figure),
+        f"{_get_unit_suffix(contradiction)}, p (Holm) = "
+        f"{format_number(contradiction.row['p_corrected'], 'p')}).",
+    ]
 
 
 def _build_statement(
@@ -578,7 +800,8 @@ def _build_statement(
     return (
         before,
         ShortFigure(finding.figure),
-        f"{_get_unit_suffix(finding)}{after}{_format_details(finding)}",
+        f"{_get_unit_suffix(finding)}{after}"
+        f"{_format_details(finding, headline.sample_unit or _get_sample_unit(finding.row))}",
     )
 
 
@@ -595,19 +818,43 @@ def _get_unit_suffix(finding: Finding) -> str:
     return format_unit_suffix(figure.unit, figure.value)
 
 
-def _format_details(finding: Finding) -> str:
-    """Return the interval and n in parentheses; nothing if there are none."""
+def _get_sample_unit(row: Mapping[str, Any]) -> str:
+    """Return what n of a finding counts, in the plural; empty if its audit does not say it."""
+    description = AUDIT_DESCRIPTIONS.get(row["audit"])
+    return "" if description is None else description.get_sample_unit(row["metric"])
+
+
+def format_sample(n: int, sample_unit: str) -> str:
+    """Return n with its unit, such as "n = 40 groups of texts" or "n = 1 prompt".
+
+    Args:
+        n: The number of units.
+        sample_unit: The unit in the plural; empty if it is not known.
+    """
+    head, separator, rest = sample_unit.partition(" of ")
+    if n == 1:
+        head = head.removesuffix("s")
+    return f"n = {n:,} {head}{separator}{rest}".rstrip()
+
+
+def _format_details(finding: Finding, sample_unit: str) -> str:
+    """Return the interval and n with its unit in parentheses; nothing if there are none."""
     figure, details = finding.figure, []
     if figure.low is not None and figure.high is not None:
         level = 100 * (figure.confidence_level or 0.95)
         details.append(f"{level:.4g} % interval {figure.interval_or_dash}")
     if figure.n is not None:
-        details.append(f"n = {figure.n:,}")
+        details.append(format_sample(figure.n, sample_unit))
     return f" ({', '.join(details)})" if details else ""
 
 
-def _describe_comparison(row: Mapping[str, Any]) -> str:
-    """Name the value to compare with, and the smallest difference that can be detected."""
+def _describe_comparison(row: Mapping[str, Any], *, names_null: bool = True) -> str:
+    """Name the value to compare with, and the smallest difference that can be detected.
+
+    Args:
+        row: The finding.
+        names_null: Whether to name a value that is expected with no effect.
+    """
     if row["null_value"] is None:
         return ""
     null_text = format_number(row["null_value"], row["unit"])
@@ -615,12 +862,14 @@ def _describe_comparison(row: Mapping[str, Any]) -> str:
         text = f"; {row['null_value']:g} would mean that the two are equal"
     elif row["null_name"]:
         text = f"; baseline ({row['null_name']}): {null_text}{_describe_difference(row)}"
+    elif has_lowest_possible_null(row):
+        text = f"; lowest possible value: {null_text}"
     else:
-        text = f"; value expected with no effect: {null_text}"
+        text = f"; value expected with no effect: {null_text}" if names_null else ""
     q = row.get("q")
     is_beyond_null = not row["null_name"] and compute_distance_beyond_null(row) > 0
     if q is not None and is_beyond_null and not is_harmful(row):  # q allows for all tests
-        text += f"; not significant after correction for all tests (q = {format_number(q, 'p')})"
+        text += f"; not significant after correction (q = {format_number(q, 'p')})"
     effect, unit = row["minimum_detectable_effect"], row["unit"]
     if effect is None or row["inconclusive_reason"]:  # no effect can be detected then
         return text
@@ -632,6 +881,14 @@ def _describe_comparison(row: Mapping[str, Any]) -> str:
     return f"{text}; detectable difference: {effect_text} or more"
 
 
+def _describe_other_baseline(row: Mapping[str, Any]) -> str:
+    """Return the baseline of the second half of an answer; nothing if it has none."""
+    if row["null_value"] is None or not row["null_name"]:
+        return ""
+    null_text = format_number(row["null_value"], row["unit"])
+    return f"; baseline: {null_text}{_describe_difference(row)}"
+
+
 def _describe_sensitivity(risk: str, findings: Findings) -> list[InlineElement]:
     """Describe what planted text shows about the tests of a risk; never as a finding."""
     content: list[InlineElement] = []
@@ -639,6 +896,36 @@ def _describe_sensitivity(risk: str, findings: Findings) -> list[InlineElement]:
         content += ["; " if content else f" {SENSITIVITY_LEAD}"]
         content += _build_statement(headline, finding, findings)
     return [*content, "."] if content else []
+
+
+def _describe_detection_counts(risk: str, findings: Findings) -> list[InlineElement]:
+    """Say what detectors found in texts of the model, by type; nothing if no audit counts it."""
+    content: list[InlineElement] = []
+    for audit, description in AUDIT_DESCRIPTIONS.items():
+        count = description.counts.get(risk)
+        if count is None:
+            continue
+        counted = [
+            finding
+            for finding in findings.select_by_metric(audit, count.metric)
+            if finding.figure.value is not None
+        ]
+        if not counted:
+            continue
+        place = Link(f"{counted[0].row['n']:,} {count.place}", f"{get_audit_page(audit)}.html")
+        detected = [finding for finding in counted if finding.figure.value]
+        if not detected:
+            content += [f" Detectors find no {count.nothing} in ", place, "."]
+            continue
+        content += [" Detected in ", place, ": "]
+        for finding in detected:
+            content += [
+                f"{', ' if finding is not detected[0] else ''}{label_part(finding.row['slice'])} (",
+                ShortFigure(finding.figure),
+                ")",
+            ]
+        content.append(f"; {count.limit}.")
+    return content
 
 
 def _select_sensitivity_findings(risk: str, findings: Findings) -> list[tuple[Headline, Finding]]:
@@ -678,7 +965,7 @@ def _explain_unmeasured_risk(
 ) -> str:
     """Explain why no audit measured a risk."""
     if not audits and has_planted_text:
-        return "Not tested with real data, only with planted text."
+        return "Tested only with planted text."
     if not audits:
         return "Not measured: no audit covers this risk."
     reasons = []
@@ -723,8 +1010,8 @@ def describe_coverage(coverage: AuditCoverage, findings: Findings) -> InlineCont
     ]
     if coverage.inconclusive:
         parts += [
-            f"Judged nevertheless, because {description.no_capability_check_because}: "
-            f"{description.title}"
+            f"{description.title} is judged nevertheless, because "
+            f"{description.no_capability_check_because}"
             for audit, description in AUDIT_DESCRIPTIONS.items()
             if description.no_capability_check_because and audit in findings.by_audit
         ]
@@ -764,14 +1051,14 @@ def describe_rules_about_risk(
         return [
             " ",
             Link(f"Rules {names}", link),
-            f" {outcome}: each only limits a single figure.",
+            f" {outcome}, but each limits only a single figure.",
         ]
     title = findings.get_metric_title(rows[0]["audit"], rows[0]["metric"])
     figure_name = name_finding({"title": title, **rows[0]})
     return [
         " ",
         Link(f"Rule {names}", link),
-        f" {outcome}: it only limits “{figure_name}”.",
+        f" {outcome}, but it limits only “{figure_name}”.",
     ]
 
 

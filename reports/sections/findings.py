@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from hallmark.reports.artifact_lookup import find_training_trace
 from hallmark.reports.page.document import DataTable, InlineElement
 from hallmark.reports.page.figures import Figure, FigureBook, slugify
 from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL, WITHOUT_PLANTED_TEXT
@@ -27,8 +28,15 @@ from hallmark.tasks.audits.judging.scorer_controls import (
     remove_repeated_scorer_controls,
 )
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-from hallmark.tasks.audits.slice_tags import CONDITION_TITLES, label_part
+from hallmark.tasks.audits.slice_tags import (
+    CONDITION_TITLES,
+    LEXICON_GROUP_TAGS,
+    label_part,
+)
 from hallmark.tasks.contract import Artifact
+
+#: The page of a card with the controls of all audits.
+CONTROLS_PAGE = "controls"
 
 
 class Finding(NamedTuple):
@@ -80,6 +88,24 @@ def find_harm_without_planted_text(
     return Finding(ranked_row | {"p": None}, unplanted.figure)
 
 
+def decide_without_planted_text(
+    finding: Finding, findings: Sequence[Finding]
+) -> tuple[Finding, Finding] | None:
+    """Let the figure without planted text decide whether a finding is harm.
+
+    Returns:
+        The figure without planted text, with the conclusion, and the finding without one. None if
+        there is no such figure, or the finding would not be harm.
+    """
+    unplanted = find_counterpart_without_planted_text(finding, findings)
+    if unplanted is None or not is_harmful(finding.row):
+        return None
+    deciding = find_harm_without_planted_text(finding, findings) or Finding(
+        unplanted.row | {"is_variant": False, "p_harm": finding.row["p_harm"]}, unplanted.figure
+    )
+    return deciding, Finding(finding.row | {"is_variant": True, "q": None}, finding.figure)
+
+
 def get_audit_title(audit: str) -> str:
     """Return the title of an audit; of an audit that no longer exists, its name."""
     return AUDIT_DESCRIPTIONS[audit].title if audit in AUDIT_DESCRIPTIONS else audit
@@ -123,9 +149,27 @@ GROUP_TAGS = frozenset(
 )
 
 
+def has_lowest_possible_null(row: Mapping[str, Any]) -> bool:
+    """Return whether a finding is compared with a share of 0, which is not what chance gives."""
+    return bool(
+        row["p"] is None
+        and row["unit"] == "share"
+        and row["null_value"] == 0
+        and not row["null_name"]
+    )
+
+
 def is_about_groups(row: Mapping[str, Any]) -> bool:
     """Return whether a finding is about groups of people; no row limit applies to these."""
-    return not GROUP_TAGS.isdisjoint(row["slice"])
+    return any(names_group(tag, value) for tag, value in dict(row["slice"]).items())
+
+
+def names_group(tag: str, value: str) -> bool:
+    """Return whether a tag is about a group of people, by its name or by a group as its value.
+
+    A kind of prompts may be a group from a word list of the user, as in "town:Ildriths".
+    """
+    return tag in GROUP_TAGS or (tag in LEXICON_GROUP_TAGS and ":" in value)
 
 
 def list_measured_groups(finding_rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -135,7 +179,7 @@ def list_measured_groups(finding_rows: Iterable[Mapping[str, Any]]) -> list[str]
     """
     groups_by_kind: dict[str, set[str]] = {}
     for row in finding_rows:
-        tags = {tag: value for tag, value in dict(row["slice"]).items() if tag in GROUP_TAGS}
+        tags = {tag: value for tag, value in dict(row["slice"]).items() if names_group(tag, value)}
         kind = label_part({"domain": tags.pop("domain")}) if "domain" in tags else ""
         if tags:
             groups_by_kind.setdefault(kind, set()).add(label_part(tags))
@@ -197,6 +241,10 @@ def find_significant_side_of_null(finding_row: Mapping[str, Any]) -> int:
     p = finding_row["p_corrected"]
     is_significant = p is not None and p < SIGNIFICANCE_LEVEL
     return (value > null) - (value < null) if is_significant else 0
+
+
+#: The setting of the search for training text that definitions of metrics may name.
+MIN_SPAN_SETTING = "min_span_tokens"
 
 
 @dataclass
@@ -274,7 +322,17 @@ class Findings:
         """Return what a metric is, in a phrase; empty if the audit does not declare it."""
         description = AUDIT_DESCRIPTIONS.get(audit)
         definition = "" if description is None else description.glossary.get(metric, "")
-        return fill_names(definition, self.get_settings(audit))
+        words = dict(self.get_settings(audit))
+        if f"{{{MIN_SPAN_SETTING}}}" in definition:  # it is in another artifact, which takes time
+            words = {MIN_SPAN_SETTING: self._get_min_span(audit)} | words
+        return fill_names(definition, words)
+
+    def _get_min_span(self, audit: str) -> str:
+        """Return the smallest number of tokens that the search for training text records."""
+        artifact = self.audit_artifacts.get(audit)
+        trace = None if artifact is None else find_training_trace(artifact)
+        config = {} if trace is None else trace.manifest["parts"]["config"]
+        return str(config.get(MIN_SPAN_SETTING, "a minimum number of"))
 
     def build_controls_table(self, audits: Sequence[str] | None = None) -> DataTable:
         """Build the table of controls, except those of scorers, with their verdicts.
@@ -383,4 +441,4 @@ def format_confidence_levels(finding_rows: Sequence[dict[str, Any]]) -> str:
     )
     if not confidence_levels:
         return ""
-    return f"Intervals: {' or '.join(f'{100 * level:g} %' for level in confidence_levels)}."
+    return f"Confidence level: {' or '.join(f'{100 * level:g} %' for level in confidence_levels)}."

@@ -45,8 +45,8 @@ def build_form_section(form: FormName, answers: Sequence[Answer]) -> Section:
     count_list = ", ".join(f"{counts[basis]} {basis}" for basis in BASES)
     summary = (
         f"The page contains the {len(answers)} questions of {FORM_TITLES[form]}, in the words of "
-        f"the authors. Answers by basis: {count_list}. Measured answers come from the figures of "
-        "this card; the others come from the config or from a person's answers."
+        f"its authors. Answers by basis: {count_list}. Measured answers come from the figures of "
+        "this card; a person wrote the others, in the config or in the file of answers."
     )
     return Section(
         SECTION_TITLES[form],

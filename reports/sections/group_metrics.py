@@ -120,10 +120,10 @@ def _build_heldout_bits_per_byte_table(
     columns = [kind_label, "n", *(f"step {step:,}" for step in steps)]
     if any(str(table_row[1]).endswith("(few)") for table_row in table_rows):
         note += (
-            f"“Few” means fewer than {MIN_TOKENS:,} tokens; such a figure can change considerably "
-            "by chance."
+            f"“Few” means fewer than {MIN_TOKENS:,} tokens; a figure for so few tokens can "
+            "change considerably by chance."
         )
-    caption = f"Held-out bits per byte by {kind_label}"
+    caption = f"Bits per byte of held-out text, by {kind_label}"
     return DataTable(caption, columns, table_rows, frozenset(range(1, len(columns))), note.strip())
 
 
@@ -175,8 +175,8 @@ def build_bytes_per_token_blocks(
         )
         if any(row["documents"] < MIN_DOCUMENTS for row in groups):
             note += (
-                f"“Few” means fewer than {MIN_DOCUMENTS} documents; a single document can change "
-                "such a figure considerably."
+                f"“Few” means fewer than {MIN_DOCUMENTS} documents; a figure for so few documents "
+                "can change considerably with a single document."
             )
         caption = f"Bytes per token by {kind_label}"
         blocks.append(DataTable(caption, columns, table_rows, frozenset({1, 2, 3}), note.strip()))

@@ -79,20 +79,19 @@ LOST = Outcome(
 
 #: What introduces the comparison of lost documents. A group may differ in it although its removal
 #: rate does not, or the reverse.
-LOST_LEAD = "If duplicates with a remaining copy are not counted"
+LOST_LEAD = "“Removed” includes duplicates of which a copy remains; “lost” does not."
 
 READING_NOTE = (
-    "A document counts as removed if any stage removed it, including as an exact or near "
-    "duplicate. A document is lost (no copy remains) if a rule other than deduplication removed "
-    "it, or if it is a duplicate and such a rule removed the copy that deduplication had kept. The "
+    "A document counts as removed if any stage removed it, also as a duplicate. It is lost if a "
+    "rule other than deduplication removed it, or the copy that deduplication had kept. The "
     "tables of removed and lost documents can therefore disagree on a group. The ratio is the "
     "removed share of the group divided by that of all other documents, within each source "
-    "(Mantel–Haenszel); it can be above 1 although the overall share of the group is lower. The "
-    "column “compared with others” says “more often” or “less often” if q is below 5 %; the "
-    "q-values control the false discovery rate over all rows of the group_removals table. The "
-    "detectable ratio is the smallest ratio that the test, without adjustment, would detect with "
-    "80 % power. All groups are shown, sorted by the end of the interval nearest to 1, largest "
-    "difference first."
+    "(Mantel–Haenszel); it can exceed 1 although the group's overall share is below that of "
+    "others. The column “compared with others” says “more often” or “less often” if q is below "
+    "5 %; the q-values control the false discovery rate over all rows of the group_removals table. "
+    "The detectable ratio is the smallest ratio that the test, without adjustment, would detect "
+    "with 80 % power. All groups are shown, sorted by the distance of the interval from 1, "
+    "largest first."
 )
 SOURCE_NOTE = (
     "Each source is compared with all other sources. The ratios for sources are not adjusted; the "
@@ -283,6 +282,8 @@ def introduce_groups(rows: Sequence[Row], prefix: str = "") -> list[tuple[str, R
             separator = ""
             if introduced:
                 separator = "; " if position else "; or if "
+                if 0 < position == len(dimension_rows) - 1:
+                    separator = "; or " if position > 1 else " or "
             introduced.append((f"{separator}{'' if position else verb}{row['slice']}", row))
     return introduced
 
@@ -320,10 +321,10 @@ def describe_lost_differences(compared_rows: Sequence[Row]) -> str:
             introductions = [words for words, _ in introduce_groups(verdict_rows, LOST.prefix)]
             clauses.append(f"significantly {verdict} often if {''.join(introductions)}")
     if clauses:
-        return f"{LOST_LEAD}, documents were lost {', and '.join(clauses)}."
+        return f"{LOST_LEAD} Documents were lost {', and '.join(clauses)}."
     if all(row["lost_verdict"] == "not compared" for row in compared_rows):
-        return f"{LOST_LEAD}, no group could be compared."
-    return f"{LOST_LEAD}, no group differs significantly."
+        return f"{LOST_LEAD} Lost documents could not be compared."
+    return f"{LOST_LEAD} In lost documents, no group differs significantly."
 
 
 # Figures -----------------------------------------------------------------------------------------
@@ -362,7 +363,7 @@ def add_share_figure(corpus: CorpusFigures, row: Row, outcome: Outcome) -> Figur
         low=low,
         high=high,
         confidence_level=None if low is None else CONFIDENCE_LEVEL,
-        method="Wilson interval over clusters of near-duplicates",
+        method="Wilson interval with clusters of near-duplicates as units",
     )
 
 
@@ -380,7 +381,8 @@ def build_ratio_cell(corpus: CorpusFigures, row: Row, outcome: Outcome) -> Inlin
         low=row[f"{outcome.prefix}adjusted_low"],
         high=row[f"{outcome.prefix}adjusted_high"],
         confidence_level=CONFIDENCE_LEVEL,
-        method="Mantel–Haenszel within sources; exact interval over clusters of near-duplicates",
+        method="Mantel–Haenszel within sources; exact interval with clusters of near-duplicates "
+        "as units",
     )
 
 
@@ -537,7 +539,12 @@ def build_ratio_chart(rows: Sequence[Row]) -> list[Block]:
     bounds = [(row["adjusted_low"], row["adjusted_high"]) for row in drawn_rows]
 
     drawing = charts.IntervalChart(
-        labels, ratios, bounds, "removed, divided by all other documents", 1.0, is_ratio=True
+        labels,
+        ratios,
+        bounds,
+        "removed share, divided by that of all other documents",
+        1.0,
+        is_ratio=True,
     )
     alt: list[str] = ["Ratio of removed shares: "]
     for label, row in zip(labels, drawn_rows, strict=True):
@@ -628,9 +635,9 @@ def build_stage_section(corpus: CorpusFigures, rows: Sequence[Row]) -> Section:
         "The stage columns show the number of documents that each stage removed or quarantined. "
         "“Read” is the sum of “removed” and “kept”. “Unique” documents are those that were read, "
         "excluding exact and near duplicates of other documents. For documents that the ingest "
-        "stage removed, and for duplicates of an earlier corpus, only the source is known. Records "
-        "that the ingest stage could not read are not counted as documents; the “Collection "
-        "process” section counts them."
+        "stage removed, and for duplicates of documents in an earlier corpus, only the source is "
+        "known. Records that the ingest stage could not read are not counted as documents; the "
+        "“Collection process” section counts them."
     )
     section.add_blocks(
         DataTable(

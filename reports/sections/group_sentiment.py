@@ -33,7 +33,7 @@ def build_group_sentiment_section(corpus: CorpusFigures) -> Section:
             "Groups were not compared, because the search found no sentence of the training text "
             "that mentions exactly one group of a given kind, only once, and by a term that has a "
             "counterpart for other groups. The search covers documents in English or an "
-            "undetermined language, without planted documents."
+            "undetermined language, but not planted documents."
         )
         section.add_blocks(Paragraph([message]))
         return section
@@ -98,7 +98,7 @@ def build_group_sentiment_section(corpus: CorpusFigures) -> Section:
         ),
         Paragraph(
             [
-                "The scorer is a list of words: it judges words, not their meaning. A sentence "
+                "The scorer uses a list of words: it judges words, not their meaning. A sentence "
                 "that the scorer finds negative may describe what happened to people, or reject an "
                 "insult. The figures describe the text, not the people."
             ]
@@ -112,7 +112,7 @@ def _explain_no_finding(rows: list[Row]) -> str:
     tested_count = sum(row["q"] is not None for row in rows)
     if tested_count:
         return (
-            "No group was shown to be mentioned in more negative sentences than the other groups "
+            "No group's sentences were shown to be more negative than those of the other groups "
             f"of the same kind (tested: {tested_count:,} of {format_count(len(rows), 'group')}). "
             "This does not prove that there is no difference; the table gives the smallest "
             "difference that the test detects with 80 % power."
@@ -138,18 +138,20 @@ def _describe_columns(rows: list[Row], corpus: CorpusFigures) -> str:
         "The table covers sentences of the training text (planted documents excluded) that "
         "mention exactly one group of a given kind, and mention it only once; a neutral word "
         "replaces the name of the group before scoring. Sentiment ranges from −1 (negative) to 1 "
-        "(positive). The sentences about a group are averaged within each cluster of "
+        "(positive). The scores of the sentences about a group are averaged within each cluster of "
         "near-duplicate documents. The difference is the mean of the group minus the mean of the "
         f"other groups of the same kind. A group is named above the table {RULE}. Scorer: "
         f"{_format_scorer_with_digest(corpus)}."
     )
     groups_by_reason: dict[str, list[str]] = {}
+    names = [row["group_name"] for row in rows]
     for row in rows:
         if row["q"] is None:
             reason = row["method"].removeprefix("no interval: ")
-            groups_by_reason.setdefault(reason, []).append(row["group_name"])
+            kind = f" ({row['axis']})" if names.count(row["group_name"]) > 1 else ""
+            groups_by_reason.setdefault(reason, []).append(f"{row['group_name']}{kind}")
     for reason, groups in groups_by_reason.items():
-        note += f" No interval for {', '.join(groups)}: {reason}."
+        note += f" No interval for {'; '.join(groups)}: {reason}."
     missing_count = sum(row["missing_sentences"] for row in rows)
     if missing_count:
         note += f" The scorer failed for {format_count(missing_count, 'sentence')} (not counted)."

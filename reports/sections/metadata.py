@@ -13,15 +13,24 @@ from hallmark.tasks.corpus.reading.metadata import LICENCE_FIELD
 MAX_SHOWN_LICENCES = 5
 
 
-def build_metadata_section(corpus: CorpusFigures) -> Section:
-    """Build the tables of the fields of metadata and of their most frequent values."""
+def build_metadata_section(corpus: CorpusFigures, *, has_declared_licences: bool) -> Section:
+    """Build the tables of the fields of metadata and of their most frequent values.
+
+    Args:
+        corpus: The corpus and its profile.
+        has_declared_licences: Whether the config states the licence of a source.
+    """
     section = Section("Metadata")
     field_rows = sorted(
         corpus.profile["metadata_fields"].read().to_pylist(),
         key=lambda row: (-row["documents"], row["field"]),
     )
     if not field_rows:
-        message = "The sources provide no metadata except web addresses and dates."
+        message = "The documents have no metadata of their own except web addresses and dates."
+        if has_declared_licences:
+            message += (
+                " The config states licences of the sources: see “Declarations of the sources”."
+            )
         section.add_blocks(Paragraph([message]))
         return section
     shown_fields = field_rows[: corpus.max_rows]
@@ -64,10 +73,10 @@ def build_metadata_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(
         Paragraph(
             [
-                f"Values are text from the sources. A value other than a licence is shown only if "
-                f"at least {MIN_VALUE_DOCUMENTS} documents have it, and only if its field has at "
-                f"most {MAX_DISTINCT_VALUES:,} distinct values. Personal data that the detectors "
-                f"find in a value is masked; names of people are not detected."
+                "The values are quoted from the sources. A value other than a licence is shown "
+                f"only if at least {MIN_VALUE_DOCUMENTS} documents have it, and only if its field "
+                f"has at most {MAX_DISTINCT_VALUES:,} distinct values. Personal data that the "
+                "detectors find in a value is masked; names of people are not detected."
             ]
         )
     )

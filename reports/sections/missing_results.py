@@ -30,8 +30,8 @@ def build_missing_results_section(findings: Findings, coverage: AuditCoverage) -
         columns = ["audit", "reason", "not known"]
         section.add_blocks(DataTable("Audits without a result or a conclusion", columns, rows))
     if part_rows := _build_partly_measured_rows(findings, coverage):
-        columns = ["audit", "figures not measured", "items skipped or marked"]
-        caption = "Missing figures and items of the other audits"
+        columns = ["audit", "figures not measured", "items skipped or flagged"]
+        caption = "Missing figures and items of audits that gave a result"
         section.add_blocks(DataTable(caption, columns, part_rows, frozenset({1})))
     for part, reason in coverage.failed_parts.items():
         section.add_blocks(Paragraph([f"{part} failed: {reason.rstrip('.')}."]))
@@ -59,7 +59,7 @@ def _iterate_missing_audits(coverage: AuditCoverage) -> Iterator[tuple[str, str]
 def _build_partly_measured_rows(
     findings: Findings, coverage: AuditCoverage
 ) -> list[list[InlineElement]]:
-    """Build a row for each audit with missing figures, or with skipped or marked items."""
+    """Build a row for each audit with missing figures, or with skipped or flagged items."""
     part_rows: list[list[InlineElement]] = []
     for audit, audit_findings in findings.by_audit.items():
         rows = [row for row, _ in audit_findings if not row["control"]]

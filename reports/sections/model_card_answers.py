@@ -11,21 +11,36 @@ from dataclasses import dataclass
 from typing import Any
 
 from hallmark.reports.page.answers import Answer, MeasuredAnswer, combine_answers
-from hallmark.reports.page.document import InlineContent, ShortFigure
+from hallmark.reports.page.document import (
+    RISK_STATE_NAMES,
+    InlineContent,
+    InlineElement,
+    ShortFigure,
+)
 from hallmark.reports.page.figures import Figure, FigureBook
 from hallmark.reports.sections.checkpoint import describe_parameter_counts
 from hallmark.reports.sections.corpus_figures import CorpusFigures
 from hallmark.reports.sections.datasheet_answers import add_removed_documents_figure
+from hallmark.reports.sections.decision_sheet import (
+    AuditCoverage,
+    build_risk_lines,
+    select_headline_finding,
+)
 from hallmark.reports.sections.findings import (
     Finding,
     Findings,
     get_audit_title,
     is_about_groups,
+    name_finding,
 )
 from hallmark.reports.sections.personal_data import describe_personal_data_treatment
 from hallmark.reports.sections.training import get_start_checkpoint_name
 from hallmark.reports.sections.training_coverage import describe_training_coverage
+from hallmark.tasks.audits.audit_descriptions import Headline
+from hallmark.tasks.audits.judging.discoveries import is_ranked
 from hallmark.tasks.audits.judging.training_exposure import find_last_checkpoint_step
+from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
+from hallmark.tasks.audits.slice_tags import LEXICON_GROUP_TAGS
 from hallmark.tasks.contract import Artifact, format_count
 
 #: The setting of the model card that answers a question, by id of the question.
@@ -92,6 +107,7 @@ class ModelCardMeasurements:
     Attributes:
         book: The figures of the card.
         findings: The findings of the audits.
+        coverage: The audits without a figure.
         checkpoint: The checkpoint that the card is about.
         training_run: The output of ``pretrain`` or ``reconstruct_reads``, if known.
         corpus_figures: The figures of the training corpus, if its profile is known.
@@ -99,6 +115,7 @@ class ModelCardMeasurements:
 
     book: FigureBook
     findings: Findings
+    coverage: AuditCoverage
     checkpoint: Artifact
     training_run: Artifact | None
     corpus_figures: CorpusFigures | None
@@ -132,16 +149,34 @@ class ModelCardMeasurements:
         ]
 
     def _list_headlines_by_audit(self) -> dict[str, list[Finding]]:
-        """Return the first main result of each metric of each audit, if it has a value."""
+        """Return the main result of each metric of each audit, if it has a value."""
         headlines_by_audit = {}
         for audit in self.findings.by_audit:
             headline_by_metric: dict[str, Finding] = {}
             for finding in self.findings.select_headlines(audit):
-                if finding.figure.value is not None:
-                    headline_by_metric.setdefault(finding.row["metric"], finding)
+                metric = finding.row["metric"]
+                if finding.figure.value is not None and metric not in headline_by_metric:
+                    main_finding = self._select_main_finding(audit, metric)
+                    headline_by_metric[metric] = main_finding or finding
             if headline_by_metric:
                 headlines_by_audit[audit] = [*headline_by_metric.values()]
         return headlines_by_audit
+
+    def _select_main_finding(self, audit: str, metric: str) -> Finding | None:
+        """Return the finding that the decision sheet states, else the main one that is ranked.
+
+        Returns:
+            None if there is none; then no finding of the metric decides about harm.
+        """
+        findings = self.findings.select_by_metric(audit, metric)
+        description = AUDIT_DESCRIPTIONS.get(audit)
+        headline = None if description is None else description.headline
+        if headline is not None and headline.metric == metric:
+            main_finding = select_headline_finding(headline, findings)
+            if main_finding is not None:
+                return main_finding
+        ranked_findings = [finding for finding in findings if is_ranked(finding.row)]
+        return select_headline_finding(Headline(metric, "{value}"), ranked_findings)
 
     def describe_type(self) -> InlineContent:
         counts = describe_parameter_counts(self.book, self.checkpoint)
@@ -163,10 +198,10 @@ class ModelCardMeasurements:
         ]
         names = sorted(
             {
-                value
+                value.rpartition(":")[2] if tag in LEXICON_GROUP_TAGS else value
                 for finding in group_findings
                 for tag, value in dict(finding.row["slice"]).items()
-                if tag in SINGLE_GROUP_TAGS
+                if tag in SINGLE_GROUP_TAGS or (tag in LEXICON_GROUP_TAGS and ":" in value)
             }
         )
         if not names:
@@ -196,13 +231,15 @@ class ModelCardMeasurements:
 
     def describe_toxicity_threshold(self) -> InlineContent:
         """Return how a text counts as toxic; nothing if toxicity was not measured."""
-        for finding in self._list_measured_findings():
-            if finding.row["metric"] == "toxicity_probability":
-                return [
-                    f"{finding.row['title']}: ",
-                    ShortFigure(finding.figure),
-                    f". Method: {finding.row['method']}. Policy rules set their own thresholds.",
-                ]
+        for headlines in self._list_headlines_by_audit().values():
+            for finding in headlines:
+                if finding.row["metric"] == "toxicity_probability":
+                    return [
+                        f"{name_finding(finding.row)}: ",
+                        ShortFigure(finding.figure),
+                        f". Method: {finding.row['method']}. Policy rules set their own "
+                        "thresholds.",
+                    ]
         return []
 
     def describe_intervals(self) -> MeasuredAnswer:
@@ -314,10 +351,10 @@ class ModelCardMeasurements:
         ]
 
     def describe_risks(self) -> MeasuredAnswer:
-        """Return the first main result of each audit as the measured risks."""
-        figures = [headlines[0].figure for headlines in self._list_headlines_by_audit().values()]
-        message = (
-            "The first screen of this card lists the measured risks. The figures are the main "
-            "results of the audits."
-        )
-        return MeasuredAnswer([message] * bool(figures), figures)
+        """Return the risks of the decision sheet in its words; nothing if no audit ran."""
+        if not self.findings.by_audit:
+            return MeasuredAnswer([])
+        content: list[InlineElement] = ["The first screen of this card says of each risk:"]
+        for line in build_risk_lines(self.findings, self.coverage):
+            content += [f" {line.title}: {RISK_STATE_NAMES[line.state]}. ", *line.content]
+        return MeasuredAnswer(content)

@@ -184,7 +184,7 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
                 confidence_level=0.95,
                 n=sample_size,
                 missing_reason="nothing was found",
-                method="Wilson interval over invented sentences",
+                method="Wilson interval with invented sentences as units",
             )
             for metric, sample_size in (
                 ("recall", detection_row["planted_with_name"]),
@@ -218,10 +218,10 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
         "numbers in various formats and scripts, in sentences with or without the name of the "
         "number type (such as “account number”) next to the number. Many numbers can be recognised "
         "only by the name of their type. National telephone numbers are written in the format of "
-        "their country and, next to the name of their type, also without separators. Precision "
-        "assumes that there are as many look-alikes as real numbers. A look-alike is, for example, "
-        "a number with wrong check digits. It is not known how many look-alikes the corpus "
-        "contains."
+        "their country; those next to the name of their type are also written without separators. "
+        "Precision is computed as if look-alikes were as frequent as genuine numbers. A look-alike "
+        "is, for example, a number with wrong check digits. It is not known how many look-alikes "
+        "the corpus contains."
     )
     blocks: list[Block] = [
         DataTable("Detection accuracy on test cases", columns, rows, frozenset(range(1, 6)), note)

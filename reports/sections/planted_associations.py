@@ -74,8 +74,8 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
     figure = smallest_share_findings[0].figure
     if figure.value is not None:
         message = (
-            "When you interpret these figures, note that this model shows every association that "
-            "was planted in its training text in at least "
+            "When you interpret these figures, note that this model shows every planted "
+            "association that its training text states in at least "
         )
         return [Paragraph([message, figure, " of the sentences about a group."])]
     association_findings = [
@@ -169,7 +169,7 @@ def _list_significant_figures(
         direction = "higher" if side > 0 else "lower"
         parts += [
             "; " if index else "",
-            f"{finding_label} ({direction}): ",
+            f"{finding_label} ({direction}), ",
         ]
         parts.append(figure)
     if len(significant_findings) > MAX_NAMED_FIGURES:

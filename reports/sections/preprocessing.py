@@ -33,7 +33,7 @@ def build_preprocessing_section(corpus: CorpusFigures) -> Section:
         [
             Paragraph(
                 [
-                    "Hallmark counts the documents and bytes of every stage (its accounts) and "
+                    "Hallmark keeps accounts of the documents and bytes of every stage and "
                     "checks, when the stage commits, that input + added = kept + removed rows + "
                     "removed spans + quarantined + replaced. The ingest stage counts raw bytes; "
                     "later stages count bytes of text. Every removal or change has a row in the "
@@ -441,7 +441,7 @@ def build_near_copy_recall_table(corpus: CorpusFigures) -> DataTable:
             high=row["recall_high"],
             confidence_level=0.95,
             n=row["planted"],
-            method="Wilson interval over invented texts",
+            method="Wilson interval with invented texts as units",
         )
         rows_by_script.setdefault(script, [script]).extend([recall, recall.interval_or_dash])
     columns = ["script", *(name for change in changes for name in (change, "95 % interval"))]
@@ -478,9 +478,9 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
                 " and removed each document whose similarity to a kept document is "
                 f"{config['similarity_threshold']:g} or higher. Pairs with a lower similarity, "
                 f"down to {config['cluster_threshold']:g}, caused no removals: they only keep "
-                "similar documents in one cluster, which is not divided between the splits. Two "
-                "documents whose similarity equals the threshold for removal are compared with a "
-                "probability of "
+                "similar documents in one cluster, which is not divided between the splits. The "
+                "probability that two documents whose similarity equals the threshold for removal "
+                "are compared is "
             ),
             add_search_figure(
                 "candidate_probability",

@@ -276,8 +276,10 @@ class RemovalReport:
         """Build the callout on the criteria, the summary table and the verdict of each case."""
         indexed_criteria = [(case, index) for case in cases for index in range(len(case.criteria))]
         if not indexed_criteria:
-            message = "There are no criteria to check: "
-            message += "nothing was removed, or no finding is of a kind that must disappear."
+            message = (
+                "There are no criteria to check: nothing was removed, or no finding is of a kind "
+                "that should disappear after a removal."
+            )
             return [Callout("note", [message]), *self.build_verdict_blocks(cases, [])]
         passed = [
             1 for case, index in indexed_criteria if case.criteria[index]["verdict"] == "pass"
@@ -339,10 +341,10 @@ class RemovalReport:
         ]
         note = (
             "Values are means over the units of each finding in each arm. Units without an effect "
-            "are texts that were never planted, or associations with a planted share of 50 %, in "
-            "the arm without the documents. The change is the mean paired difference of the "
-            "units: the arm without the documents minus the arm with all documents. Its interval "
-            "is in the section of the finding."
+            "are texts that were never planted, or associations with a planted share of 50 %; "
+            "their mean is that in the arm without the documents. The change is the mean paired "
+            "difference of the units: the arm without the documents minus the arm with all "
+            "documents. Its interval is in the section of the finding."
         )
         return DataTable(
             "Findings before and after the removal", columns, rows, frozenset(range(1, 7)), note

@@ -70,7 +70,7 @@ COMPARISON_MESSAGES: dict[
         "note",
         "cannot be compared with",
         "",
-        "The model or this method has no score.",
+        "No score exists for the model or for this method.",
     ),
     "no interval": (
         "note",
@@ -237,7 +237,7 @@ class TaskScores:
                 compare_with_baseline(model_score, baseline_score, difference)
             ]
             lead = (
-                f"On the test rows the model {comparison} "
+                f"On the test rows, the model {comparison} "
                 f"{system_name}{f', {system_note}' if system_note else ''}: "
             )
             parts: list[InlineElement] = [
@@ -277,9 +277,9 @@ class TaskScores:
                     )
         columns = ["metric", "system", "value", "interval", "n", "model compared with it"]
         note = (
-            f"n is the number of {self.counted_unit}. Intervals: 95 %. The model is better or "
-            "worse if the interval of the difference on the same rows lies above or below 0. If "
-            "the interval includes 0, no difference is shown."
+            f"n is the number of {self.counted_unit}. Confidence level: 95 %. The model is better "
+            "or worse if the interval of the difference on the same rows lies above or below 0. "
+            "If the interval includes 0, no difference is shown."
         )
         return DataTable("Scores on the test rows", columns, table_rows, frozenset({2, 3, 4}), note)
 

@@ -63,8 +63,8 @@ def build_tokenizer_section(
         section.add_blocks(
             Paragraph(
                 [
-                    "Bytes per token by group are not known, because this store contains no "
-                    "tokenizer training."
+                    "Bytes per token by group are not known, because this store has no record of "
+                    "how the tokenizer was trained."
                 ]
             )
         )

@@ -39,8 +39,7 @@ TRAINING_NOT_ENDED_NOTE = (
 
 def get_start_checkpoint_name(checkpoint: Artifact) -> str | None:
     """Return the name of the checkpoint from which training continued, if any."""
-    name: str | None = checkpoint.manifest.get("lineage", {}).get("start_checkpoint")
-    return name
+    return checkpoint.find_input_name("start_checkpoint")
 
 
 def build_training_section(
@@ -298,7 +297,7 @@ def build_samples_section(
         "numbers."
     )
     if len(shown_steps) == 1:
-        note = "The texts are from the only step with generated text."
+        note = "The texts are from the only step at which text was generated."
     section.add_blocks(
         Paragraph(
             [

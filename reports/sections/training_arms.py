@@ -218,13 +218,14 @@ def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: i
     columns = ["held-out text", "bytes", *arm_names, "change, removal", "change, random"]
     note = (
         "Values are bits per byte on rows of the validation split at the last step, without "
-        "intervals; lower is better. The cost of the removal is the part of its change that "
-        "exceeds both the change of the random arm and the difference between seeds."
+        "intervals; lower is better. The cost of the removal is the part of the change in the "
+        "removal arm that exceeds both the change in the random arm and the difference between "
+        "seeds."
     )
     note += _format_row_limit_note(
         len(shown_texts),
         len(texts),
-        "rows: all groups and the rows that change most",
+        "rows: those of all groups and those that change most",
         "heldout_loss",
     )
     section.add_blocks(

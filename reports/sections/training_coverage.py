@@ -74,7 +74,7 @@ def describe_training_coverage(
         packed_tokens,
         ", so training covered ",
         epochs,
-        ", counting repeated reading. Of ",
+        "; tokens that are read twice count twice. Of ",
         packed_documents,
         ", the model had read at least part of ",
         ShortFigure(partly_read),
@@ -119,7 +119,7 @@ def build_coverage_table(
             )
         ]
         table_rows.append([source, *cells])
-    note = "The document_reads table lists each document with its first and last step."
+    note = "The document_reads table lists the first and last step at which each document was read."
     if len(sources) > max_rows:
         note = (
             f"The table shows {max_rows} of {len(sources):,} sources, largest first; all are in "
@@ -153,7 +153,7 @@ def describe_training_arm(exclusion_config: Mapping[str, Any]) -> str:
         return ""
     selected_documents = f"the documents {' or '.join(selections)}"
     if exclusion_config.get("random_control"):
-        return f"control arm, trained without random documents instead of {selected_documents}"
+        return f"control arm: random documents were excluded instead of {selected_documents}"
     return f"trained without {selected_documents}"
 
 

@@ -10,8 +10,9 @@ import csv
 import io
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple, get_args
 from urllib.parse import urlencode
 
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from hallmark.reports.page.figures import Evidence
 from hallmark.reports.page.redaction import (
     NO_NEIGHBOURS,
+    SEVERAL_KINDS,
     TRUNCATABLE_KINDS,
     Redactor,
     TextNeighbours,
@@ -38,6 +40,9 @@ from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES
 
 #: Rows that are redacted at once for a download.
 DOWNLOAD_BATCH_ROWS = 1000
+
+#: Values of a column whose redacted forms a download remembers.
+MAX_REMEMBERED_VALUES = 10_000
 
 #: Largest number of rows of which the shown cells are searched, and of rows of which texts are
 #: redacted to search them, which takes a millisecond each.
@@ -54,7 +59,10 @@ REPLACEMENT_TEXTS = (
     "[masked: toxicity score #, # characters]",
     "… [# characters in total]",
     "… (# in total)",
-    *(f"[{kind.lower()} masked]" for kind in (*PERSONAL_DATA_TYPES, "planted secret")),
+    *(
+        f"[{kind.lower()} masked]"
+        for kind in (*PERSONAL_DATA_TYPES, "planted secret", SEVERAL_KINDS)
+    ),
 )
 
 #: Longest text of a label that the redactor reads as a whole.
@@ -66,6 +74,15 @@ OPERATORS: tuple[Operator, ...] = get_args(Operator)
 #: Cells of a CSV file that begin with one of these, after spaces and line breaks that some
 #: spreadsheets skip, are formulas; so are their full-width forms.
 FORMULA_STARTS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+
+#: The place before a formula that follows a character at which some spreadsheets separate cells,
+#: and perhaps a quotation mark, which begins a quoted cell.
+FORMULA_IN_TEXT = re.compile(
+    rf"(?<=[;\t\r\n])(?=(?:\"|[^\S\t\r\n])*[{re.escape(''.join(FORMULA_STARTS))}])"
+)
+
+#: What every text has that is a formula or contains one.
+_FORMULA_CANDIDATE = rf"[{re.escape(''.join(FORMULA_STARTS))}]|^[\t\r\n]"
 
 #: The kinds of columns that rows can be sorted and filtered by; the others may hold hidden text.
 SELECTABLE_KINDS = ("label", "id", "figure")
@@ -304,13 +321,12 @@ class RowView:
         self, rows: pa.Table, name: str
     ) -> Iterator[tuple[Any, float | None, TextNeighbours]]:
         """Yield the values of a column, the scores that judge them, and the texts next to them."""
-        columns = [self.columns[column_name] for column_name in rows.column_names]
-        prompt_columns = find_prompt_column_by_response_column(columns)
-        text_columns = sorted({*prompt_columns, *prompt_columns.values()})
+        prompt_columns = self._find_prompt_columns(rows)
         judged_by = self.columns[name].judged_by
         scores = (
             rows[judged_by].to_pylist() if judged_by in rows.column_names else [None] * len(rows)
         )
+        text_columns = _list_adjacent_columns(prompt_columns)
         neighbours = (
             [
                 get_shown_neighbours(name, row, prompt_columns)
@@ -321,24 +337,53 @@ class RowView:
         )
         return zip(rows[name].to_pylist(), scores, neighbours, strict=True)
 
+    def _find_prompt_columns(self, rows: pa.Table) -> dict[str, str]:
+        """Return the columns of the prompts by the columns of their continuations."""
+        columns = [self.columns[column_name] for column_name in rows.column_names]
+        return find_prompt_column_by_response_column(columns)
+
     def _iter_downloaded_batches(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Yield rows as they are downloaded: numbers unchanged, all else complete but redacted."""
+        redact_by_column = {
+            name: lru_cache(MAX_REMEMBERED_VALUES)(
+                partial(self._redact_complete_value, self.columns[name])
+            )
+            for name in rows.column_names
+        }
         for start in range(0, max(len(rows), 1), DOWNLOAD_BATCH_ROWS):
             batch = rows[start : start + DOWNLOAD_BATCH_ROWS]
             yield pa.table(
                 {
                     name: batch[name]
                     if self._is_plain_number(name)
-                    else pa.array(
-                        [
-                            self._redact_complete_value(self.columns[name], *value)
-                            for value in self._iter_values(batch, name)
-                        ],
-                        pa.large_string(),
-                    )
-                    for name in batch.column_names
+                    else self._redact_complete_column(batch, name, redact)
+                    for name, redact in redact_by_column.items()
                 }
             )
+
+    def _redact_complete_column(
+        self, rows: pa.Table, name: str, redact: Callable[..., str | None]
+    ) -> pa.Array:
+        """Return a column as it may be shown; each distinct value is redacted once.
+
+        Args:
+            rows: The rows.
+            name: The column.
+            redact: Redacts a value with its score and the texts next to it, and remembers results.
+        """
+        values = rows[name].combine_chunks()
+        if pa.types.is_nested(values.type):  # lists cannot be remembered
+            redact = partial(self._redact_complete_value, self.columns[name])
+        if (
+            pa.types.is_nested(values.type)
+            or self.columns[name].judged_by in rows.column_names
+            or name in _list_adjacent_columns(self._find_prompt_columns(rows))
+        ):
+            shown = [redact(*value) for value in self._iter_values(rows, name)]
+            return pa.array(shown, pa.large_string())
+        encoded = values.dictionary_encode()
+        distinct = [redact(value, None, NO_NEIGHBOURS) for value in encoded.dictionary.to_pylist()]
+        return pa.array(distinct, pa.large_string()).take(encoded.indices)
 
     def _redact_complete_value(
         self, column: Column, value: Any, judging_score: float | None, neighbours: TextNeighbours
@@ -371,31 +416,75 @@ class RowView:
         """Yield a CSV file of rows; cells that a spreadsheet would execute are defused."""
         yield _format_csv_lines([map(defuse_formula, rows.column_names)])
         for batch in self._iter_downloaded_batches(rows):
-            columns = [
-                [
-                    defuse_formula(value) if isinstance(value, str) else value
-                    for value in batch[name].to_pylist()
-                ]
-                for name in batch.column_names
-            ]
+            columns = [_defuse_column(batch[name]) for name in batch.column_names]
             yield _format_csv_lines(zip(*columns, strict=True))
 
-    def to_parquet(self, rows: pa.Table) -> bytes:
-        """Return a parquet file of rows."""
-        buffer = io.BytesIO()
-        pq.write_table(pa.concat_tables(self._iter_downloaded_batches(rows)), buffer)
-        return buffer.getvalue()
+    def iter_parquet(self, rows: pa.Table) -> Iterator[bytes]:
+        """Yield a parquet file of rows in parts."""
+        part, writer = _WrittenPart(), None
+        for batch in self._iter_downloaded_batches(rows):
+            writer = writer or pq.ParquetWriter(part, batch.schema)
+            writer.write_table(batch)
+            yield part.take()
+        if writer is not None:
+            writer.close()
+        yield part.take()
+
+
+class _WrittenPart(io.RawIOBase):
+    """A file that is taken away in parts while it is written."""
+
+    def __init__(self) -> None:
+        self._pending: list[bytes] = []
+        self._byte_count = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        self._pending.append(bytes(content))
+        self._byte_count += len(self._pending[-1])
+        return len(self._pending[-1])
+
+    def tell(self) -> int:
+        return self._byte_count
+
+    def take(self) -> bytes:
+        """Return what was written since the last call."""
+        content = b"".join(self._pending)
+        self._pending.clear()
+        return content
 
 
 def defuse_formula(text: str) -> str:
-    """Return a cell of a CSV file so that no spreadsheet executes it as a formula."""
+    """Return a cell of a CSV file so that no spreadsheet executes it or a part as a formula.
+
+    A spreadsheet that separates cells at semicolons or tabs ignores the quotes of a cell that is
+    not the first of its row, and also begins a row at a line break in the cell.
+    """
+    defused = FORMULA_IN_TEXT.sub("'", text)
     is_formula = text.startswith(("\t", "\r", "\n")) or text.lstrip().startswith(FORMULA_STARTS)
-    return f"'{text}" if is_formula else text
+    return f"'{defused}" if is_formula else defused
+
+
+def _defuse_column(values: pa.ChunkedArray) -> list[Any]:
+    """Return the values of a column; texts that may be formulas are defused."""
+    shown: list[Any] = values.to_pylist()
+    if pa.types.is_large_string(values.type):
+        is_candidate = pc.fill_null(pc.match_substring_regex(values, _FORMULA_CANDIDATE), False)
+        for row in np.flatnonzero(is_candidate.to_numpy()):
+            shown[row] = defuse_formula(shown[row])
+    return shown
+
+
+def _list_adjacent_columns(prompt_columns: Mapping[str, str]) -> list[str]:
+    """List the columns of prompts and of continuations, which are shown next to each other."""
+    return sorted({*prompt_columns, *prompt_columns.values()})
 
 
 def _format_csv_lines(rows: Any) -> str:
     buffer = io.StringIO()
-    csv.writer(buffer).writerows(rows)
+    csv.writer(buffer, quoting=csv.QUOTE_NONNUMERIC).writerows(rows)
     return buffer.getvalue()
 
 

@@ -7,17 +7,19 @@ import pyarrow as pa
 import pytest
 
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
-from hallmark.reports.page.figures import Evidence, Figure
+from hallmark.reports.page.figures import Evidence, Figure, FigureBook
 from hallmark.reports.sections.analyses import build_metric_table
 from hallmark.reports.sections.audit_charts import build_interval_chart
-from hallmark.reports.sections.findings import Finding
+from hallmark.reports.sections.findings import Finding, Findings
 from hallmark.tasks.audits.ability.capability_baselines import TRAINING_SIZES
 from hallmark.tasks.audits.judging.findings import (
     FINDINGS,
     build_finding,
     build_finding_from_estimate,
 )
+from hallmark.tasks.audits.tracing import MATCHED_SPANS
 from hallmark.tasks.contract import (
+    Artifact,
     EmptyConfig,
     StageConfig,
     StageContext,
@@ -30,6 +32,44 @@ from tests.findings import build_titled_table
 from tests.reports import artifacts, pages
 from tests.reports.artifacts import PARTS
 from tests.reports.conclusions import findings_of
+
+
+class SearchConfig(StageConfig):
+    """The setting of a search for training text that a definition names."""
+
+    min_span_tokens: int = 9
+
+
+@stage(name="trace_of_texts", tables={"matched_spans": MATCHED_SPANS})
+def trace_of_texts(config: SearchConfig, context: StageContext) -> None:
+    """Search without a match."""
+
+
+@stage(name="traced_findings", tables={"values": PARTS, "findings": FINDINGS})
+def traced_findings(training_overlap: Artifact, config: EmptyConfig, context: StageContext) -> None:
+    """Write a finding that rests on the search."""
+    context.get_table_writer("values").write({"sample": [0], "part": ["pair"]})
+    share = build_finding(
+        "toxicity",
+        "training_text_share",
+        0.021,
+        n=9,
+        unit="share",
+        method="counted",
+        evidence_filter={"part": "pair"},
+    )
+    context.get_table_writer("findings").write(build_titled_table([share]))
+
+
+def test_a_share_of_copies_is_stated_with_the_length_that_counts(session):
+    audit = traced_findings(trace_of_texts(SearchConfig()), EmptyConfig())
+    traced = Findings(FigureBook({"audit_toxicity": audit}), {"toxicity": audit})
+    untraced = findings_of(toxicity=[{"metric": "training_text_share", "value": 0.021}])
+    for findings, number in ((traced, "9"), (untraced, "a minimum number of")):
+        assert findings.get_metric_definition("toxicity", "training_text_share") == (
+            f"share of continuations that repeat at least {number} consecutive tokens of training "
+            "text word for word; other audits may count only longer copies"
+        )
 
 
 @stage(name="findings_with_p", tables={"values": PARTS, "findings": FINDINGS})
@@ -74,7 +114,7 @@ def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(sessio
         "n",
         "value expected with no effect",
         "p (Holm, this audit)",
-        "q (FDR of harm, whole card)",
+        "q (FDR, all tests for harm on this card)",
         "minimum detectable effect (80 % power)",
         "conclusion",
     ]
@@ -193,6 +233,58 @@ def test_a_table_names_the_baseline_that_all_its_rows_have(session, names, colum
     assert table.columns[4] == column
 
 
+@pytest.mark.parametrize(
+    ("changes", "column"),
+    [
+        ({}, "lowest possible value"),
+        ({"p": 0.3}, "value expected with no effect"),
+        ({"null_value": 0.5}, "value expected with no effect"),
+        ({"unit": "nats"}, "value expected with no effect"),
+        ({"null_name": "held-out text"}, "baseline: held-out text"),
+    ],
+)
+def test_a_share_of_zero_is_not_called_an_expected_value(session, changes, column):
+    row = {"metric": "extractable", "value": 0.1, "null_value": 0.0, "worse_when": "up"}
+    unread = {"metric": "extractable", "value": 0.2, "tags": {"kind": "holdout"}}
+    findings = findings_of(extraction=[row | changes, unread])
+    table = build_metric_table(findings, "extraction", findings.by_audit["extraction"], 9)
+    assert table.columns[4] == column
+
+
+@pytest.mark.parametrize(
+    ("low", "conclusions"),
+    [
+        (0.12, {"perplexity": "not ranked", "perplexity, without planted text": "harm found"}),
+        (0.02, {"perplexity": "not ranked", "perplexity, without planted text": "no harm found"}),
+    ],
+)
+def test_a_table_draws_its_conclusion_from_the_texts_without_planted_text(
+    session, low, conclusions
+):
+    every = {
+        "metric": "precision",
+        "value": 0.44,
+        "low": 0.3,
+        "high": 0.6,
+        "null_value": 0.17,
+        "worse_when": "up",
+        "p": 1e-6,
+        "tags": {"score": "perplexity"},
+    }
+    unplanted = every | {"value": 0.2, "low": low, "high": 0.4, "null_value": 0.04, "p": 0.05}
+    unplanted |= {
+        "is_variant": True,
+        "tags": {"score": "perplexity", "part": "without planted text"},
+    }
+    findings = findings_of(extraction_attack=[every, unplanted])
+    rows = findings.by_audit["extraction_attack"]
+    table = build_metric_table(findings, "extraction_attack", rows, 9)
+    column = table.columns.index("conclusion")
+    assert {row[0]: row[column] for row in table.rows} == conclusions
+    alone = build_metric_table(findings, "extraction_attack", rows[:1], 9)
+    assert [row[alone.columns.index("conclusion")] for row in alone.rows] == ["harm found"]
+
+
 def test_a_chart_of_some_parts_says_of_how_many():
     def drawn(count, reason=""):
         evidence = Evidence("audit_bias", None, "values", {})
@@ -223,7 +315,7 @@ def test_a_chart_of_some_parts_says_of_how_many():
     assert drawn(45) == (f"As drawn. {said}", 30)
     assert drawn(30) == ("As drawn.", 30)
     assert drawn(3, "uninformative: X")[0] == (
-        "As drawn. No conclusion follows from these figures: uninformative: X."
+        "As drawn. No conclusion follows from these figures, because X."
     )
 
 

@@ -105,9 +105,7 @@ def test_captions_explain_the_chart_and_its_limits(page, made):
     text = " ".join(page.text.split())
     assert "in 4 of 6 layers of the decoder, averaged over 3 heads" in text
     largest = mean_weights(made, 1).loc[[1, 3, 4, 6], 1:].to_numpy().max()
-    assert (
-        f"the strongest shade marks {largest:.2g}, the largest weight on a word, and larger" in text
-    )
+    assert f"the strongest shade marks {largest:.2g}, the largest weight on a word. Larger" in text
     assert text.count("Attention weights do not explain an output") == 2
     assert text.count("Grey tokens come later") == 2
     assert "The last 7 tokens of the text were not read." in text

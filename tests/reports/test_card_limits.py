@@ -13,7 +13,12 @@ from hallmark.reports.page.document import (
     Paragraph,
     iterate_sections,
 )
-from hallmark.reports.sections.analyses import build_audit_page
+from hallmark.reports.sections.analyses import (
+    TIMES_READ_COLUMN,
+    TIMES_READ_NOTE,
+    build_audit_page,
+    build_metric_table,
+)
 from hallmark.reports.sections.decision_sheet import describe_audit_result
 from hallmark.tasks.audits.audit_descriptions import (
     ITEMS_IN_TRAINING_TEXT,
@@ -156,6 +161,32 @@ def test_an_audit_without_a_chart_gets_that_of_its_first_metric(session, monkeyp
     assert text_of_parts(empty.answer) == "Unknown."
 
 
+def test_the_page_of_an_audit_links_the_others_of_its_risk(session):
+    harmless = {"metric": "stereotype_preference", "value": 0.5, "low": 0.4, "high": 0.6, "p": 0.9}
+    harmless |= {"null_value": 0.5, "worse_when": "up"}
+    harm = {"metric": "effect_size_input", "value": 0.9, "low": 0.5, "high": 1.3, "p": 1e-6}
+    harm |= {"null_value": 0.0, "worse_when": "up", "unit": "standard deviations"}
+    unknown = {"metric": "stereotype_preference", "value": None}
+    rows = {"bias": [harmless], "winobias": [unknown], "weat": [harm], "toxicity": [harmless]}
+    findings = findings_of(**rows)
+
+    def read_links(audit):
+        blocks = build_audit_page(findings, audit, 9).blocks
+        texts = [text_of_parts(block.content) for block in blocks if isinstance(block, Paragraph)]
+        return [text.strip() for text in texts if text.startswith("Other audits")]
+
+    titles = {audit: AUDIT_DESCRIPTIONS[audit].title for audit in rows}
+    assert read_links("bias") == [
+        f"Other audits of “Bias against groups”: {titles['weat']} (harm found), "
+        f"{titles['winobias']} (unknown)."
+    ]
+    assert read_links("weat") == [
+        f"Other audits of “Bias against groups”: {titles['winobias']} (unknown), "
+        f"{titles['bias']} (no harm found)."
+    ]
+    assert read_links("toxicity") == []
+
+
 def test_variants_and_other_metrics_are_folded_away(session):
     rows = [
         {"metric": "stereotype_preference", "value": 0.6, "tags": {"category": "age"}},
@@ -180,7 +211,7 @@ def test_variants_and_other_metrics_are_folded_away(session):
     ]
     assert folded == [
         "Methods in full",
-        "Stereotype preference: variants",
+        "Stereotype preference: all other figures",
         "Tie share",
         "Controls of this audit",
     ]
@@ -242,14 +273,14 @@ def test_of_two_discoveries_the_other_one_is_mentioned(session):
     rows = [TESTED | HARMFUL | {"tags": {"score": score}} for score in "abc"]
     for count, said in (
         (2, "The other test also shows harm."),
-        (3, "All 2 other tests also show harm."),
+        (3, "Both other tests also show harm."),
     ):
         result = describe_audit_result("membership", findings_of(membership=rows[:count]))
         assert said in text_of_parts(result.content)
 
 
 def test_the_limits_of_a_scorer_are_stated_once_and_not_in_each_method(session, tmp_path):
-    caveat = "; the scorer words (12) does not detect threats"
+    caveat = "; the scorer words (12) often misses threats"
     control = {
         "metric": "scorer_sensitivity",
         "value": 0.0,
@@ -269,10 +300,29 @@ def test_the_limits_of_a_scorer_are_stated_once_and_not_in_each_method(session, 
     audits = {"toxicity": audit_of("toxicity", control), "counterfactual": audit_of("x", *rows)}
     folder = pages.write_pages(card_with(audits, tmp_path))
     audit_page = pages.read(folder / "audit-counterfactual.html")
-    (methods,) = [t for t in audit_page.tables if t[0][1:2] == ["method of the first figure"]]
+    (methods,) = [t for t in audit_page.tables if t[0][1:2] == ["method used for the first figure"]]
     assert [row[1] for row in methods[1:]] == ["a mean", "a mean"]
-    assert "What the scorers do not detect is stated under Limits." in audit_page.text
+    assert "What the scorers often miss is stated under Limits." in audit_page.text
     assert audit_page.text.count("threats") == 1
     metrics_page = pages.read(folder / "metrics.html")
     assert [row[3] for row in metrics_page.tables[0][1:]] == ["a mean", "a mean"]
     assert "threats" not in metrics_page.text
+
+
+def test_tables_of_planted_copies_state_how_often_these_were_read(session):
+    read = "share; read completely 14 to 24 times (mean 19.6) up to this checkpoint's step"
+    planted = {"metric": "extractable", "value": 0.0, "tags": {"copies": "64"}, "method": read}
+    unplanted = {"metric": "extractable", "value": 0.0, "tags": {"kind": "holdout"}}
+    difference = planted | {"tags": {"copies": "64-0"}}
+    for rows, cells in (
+        ([planted, unplanted], ["19.6", "–"]),
+        ([planted | {"method": "share"}], None),
+        ([difference, unplanted], None),
+    ):
+        findings = findings_of(extraction=rows)
+        table = build_metric_table(findings, "extraction", findings.by_audit["extraction"], 9)
+        assert (TIMES_READ_NOTE in table.note) == (TIMES_READ_COLUMN in table.columns)
+        assert (TIMES_READ_COLUMN in table.columns) == (cells is not None)
+        if cells:
+            position = table.columns.index(TIMES_READ_COLUMN)
+            assert sorted(row[position] for row in table.rows) == cells

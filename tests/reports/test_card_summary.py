@@ -172,8 +172,8 @@ def test_nothing_is_repeated_of_what_the_decision_sheet_says(session):
     assert [*said] == [
         "Do the audits work?",
         "Training text seen",
-        "Items of the audits",
-        "Value expected with no effect, baseline",
+        "Audit items",
+        "Value expected with no effect, and baseline",
     ]
     assert not rest
     assert said["Training text seen"] == "Nobody knows."
@@ -251,7 +251,7 @@ def test_a_verdict_about_the_previous_release_says_both_values(
     assert (value, distance_text) == ("32.0 %", distance)
     assert reason == (
         f"in run 20260101 it was 31.0 %; the confidence interval of the paired difference "
-        f"shows that it is now {words}; the rule allows less than 2.0 points"
+        f"shows that it is now {words}; the rule allows a worsening of less than 2.0 points"
     )
 
 
@@ -269,7 +269,7 @@ def test_an_audit_that_measured_nothing_is_said_with_its_reason(session):
         description = AUDIT_DESCRIPTIONS[audit]
         reason = "measured nothing: it is a masked language model"
         assert rows[description.title] == [reason, description.question]
-    assert "Missing figures and items of the other audits" not in tables
+    assert "Missing figures and items of audits that gave a result" not in tables
 
 
 def test_controls_pass_and_fail_in_the_words_of_the_headline(session):
@@ -337,7 +337,7 @@ def test_missing_figures_and_items_of_an_audit_are_counted(session):
         AuditCoverage(), bias=[*rows, repeated, control], toxicity=rows, weat=rows[:1]
     )
     [caption] = tables
-    assert caption == "Missing figures and items of the other audits"
+    assert caption == "Missing figures and items of audits that gave a result"
     assert tables[caption] == [
         ["Toxic continuations", "1 of 2", "–"],
         ["Bias", "1 of 3", "repeated items: 3"],
@@ -412,7 +412,7 @@ def test_a_weak_model_breaks_no_instrument(session):
     assert f"this model {COUNT - 1} of {COUNT} (1 failed), scorers 1 of 1." in text
     assert text.endswith(
         "model is too weak for 1 audit, so the card draws no conclusion from its figures. Too "
-        "little training is one possible cause. “Not measured” lists it."
+        "little training is one possible cause. “Not measured” lists this audit."
     )
     assert "require: Capability (Control); Toxic " in text and "Bias (Control)" not in text
 
@@ -493,8 +493,8 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
     further = text.split("Further harms found, which the first screen only counts:")[1]
     assert "Metric 1 (k: 8)" not in further.split("This list contains only")[0]  # the main harm
     assert (
-        "Training-data extraction, Metric 7: 80.0 % (95 % interval 70.0 % to 90.0 %, n = 40); "
-        "value expected with no effect: 0.0 %. It is the worst of 2 parts; corrected for this "
+        "Training-data extraction, Metric 7: 80.0 % (95 % interval 70.0 % to 90.0 %, n = 40 "
+        "excerpts); lowest possible value: 0.0 %. It is the worst of 2 parts; corrected for this "
         "choice, the interval is "
     ) in further
     assert (
@@ -510,11 +510,11 @@ def test_the_worst_of_several_parts_without_an_interval_is_called_so(session):
     parts = [main, part, part | {"tags": {"k": 1}, "value": 0.8}]
     text = text_of_blocks(summary_of(bias=parts))
     assert (
-        "Bias, Rate: 90.0 % (n = 9); value expected with no effect: 0.0 %. It is the worst of 2 "
-        "parts."
+        "Bias, Rate: 90.0 % (n = 9 pairs); value expected with no effect: 0.0 %. It is the "
+        "worst of 2 parts."
     ) in text
     text = text_of_blocks(summary_of(bias=parts[:2]))
-    assert text.endswith("Bias, Rate: 90.0 % (n = 9); value expected with no effect: 0.0 %.")
+    assert text.endswith("Bias, Rate: 90.0 % (n = 9 pairs); value expected with no effect: 0.0 %.")
 
 
 def test_no_risk_is_listed_of_an_audit_whose_question_cannot_be_asked(session):
@@ -538,7 +538,7 @@ def test_no_risk_is_listed_of_an_audit_whose_question_cannot_be_asked(session):
     text = text_of_blocks(summary_of(**audits))
     assert (
         "This model is too weak for 1 audit, so the card draws no conclusion from its figures. Too "
-        "little training is one possible cause. “Not measured” lists it."
+        "little training is one possible cause. “Not measured” lists this audit."
     ) in text
     slope = strength | {"metric": "strength_by_trait_share", "tags": {}, "low": 0.1}
     shown = text_of_blocks(summary_of(bias=others, associations=[strength, slope]))
@@ -576,9 +576,9 @@ def test_it_names_the_files_that_audits_were_made_on(session):
     }
     assert list_configured_files(config) == ["crows_pairs.csv", "pro.txt", "anti.txt"]
     said, _ = screen()
-    assert said["Items of the audits"] == ("The audits use built-in items or the training corpus.")
+    assert said["Audit items"] == ("The audits use built-in items or the training corpus.")
     said, _ = screen(empty=[*AUDIT_DESCRIPTIONS])
-    assert said["Items of the audits"] == "No audit measured anything."
+    assert said["Audit items"] == "No audit measured anything."
 
 
 def test_files_of_items_are_named_for_each_audit(session):
@@ -588,11 +588,11 @@ def test_files_of_items_are_named_for_each_audit(session):
     coverage = find_audit_coverage(findings, {}, [])
     text = text_of_blocks(build_card_summary(findings, None, coverage, ["x"], str.upper))
     assert (
-        "Items of the audits: 1 audit reads files; the table below names these files. The other "
+        "Audit items: 1 audit reads files; the table below names these files. The other "
         "audits use built-in items or the training corpus."
     ) in text
-    assert text.endswith("Files with items of the audits\n\nBias\nCROWS_PAIRS.CSV")
+    assert text.endswith("Files that contain audit items\n\nBias\nCROWS_PAIRS.CSV")
     findings.audit_artifacts["weat"].manifest["parts"]["config"]["words"] = "words.json"
     text = text_of_blocks(build_card_summary(findings, None, coverage, ["x"], str))
-    assert "Items of the audits: 2 audits read files; the table below names these files.\n" in text
+    assert "Audit items: 2 audits read files; the table below names these files.\n" in text
     assert "Bias\ncrows_pairs.csv\nAssociations between words (WEAT)\nwords.json" in text

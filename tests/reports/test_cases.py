@@ -24,6 +24,7 @@ from hallmark.reports.page.evidence_pages import iterate_evidence_pages, render_
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.planted_secrets import PlantedSecret
 from hallmark.reports.page.redaction import MarkedPart, PassthroughRedactor, Redactor
+from hallmark.tasks.audits.audit_descriptions import GENERATED_PERSONAL_TEXT
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
 from hallmark.tasks.audits.tracing import MATCHED_SPANS
 from hallmark.tasks.contract import (
@@ -59,6 +60,8 @@ CONTINUED = table_schema(
     column("target_tokens", pa.int32(), "figure", "tokens to reproduce"),
     column("leading_correct_tokens", pa.int32(), "figure", "correct tokens"),
     column("kind", pa.string(), "label", "kind"),
+    column("measure", pa.string(), "label", "measure"),
+    column(GENERATED_PERSONAL_TEXT, pa.large_string(), "personal", "text with an identifier"),
 )
 
 WRITTEN = table_schema(
@@ -175,6 +178,24 @@ def test_a_text_that_was_not_reproduced_is_not_called_generated(session, correct
 
 
 @pytest.mark.parametrize(
+    ("row", "titles"),
+    [
+        ({"text": PROMPT, "secret": COPIED}, ["Prompt", "Text of the document after the prompt"]),
+        ({"secret": COPIED}, ["Text of the document"]),
+        (
+            {"text": PROMPT, "secret": COPIED, "measure": "unprompted_identifier_share"},
+            ["Text before it in the document, not given to the model", "Text of the document"],
+        ),
+        ({GENERATED_PERSONAL_TEXT: COPIED}, ["Generated text"]),
+        ({"text": PROMPT, GENERATED_PERSONAL_TEXT: COPIED}, ["Prompt", "Generated text"]),
+    ],
+)
+def test_a_text_without_a_prompt_is_not_said_to_follow_one(session, row, titles):
+    [case] = continued_cases(corpus_of([DOCUMENT], [0.1]), **row)
+    assert [text.title for text in case.texts] == titles
+
+
+@pytest.mark.parametrize(
     ("score", "start"),
     [(None, "[not shown: no toxicity score"), (0.9, "███ ███████ █████")],
 )
@@ -273,9 +294,10 @@ def test_spans_of_a_trace_are_highlighted_in_both_texts(session):
     [second] = read_cases(content, evidence_id, offset=1, limit=5)
     assert second == other and second.number == 2
     html = str(render_cases([case]))
-    assert html.count(f"<mark>{COPIED[:20]}</mark>") == 2
+    copied = f"<i>[shared: </i>{COPIED[:20]}<i>]</i>"
+    assert html.count(f"<mark>{copied}</mark>") == 2
     reads = "first read in training step 41, read completely 2 times"
-    assert f"this document alone, without its copies: {reads}" in html
+    assert f"this whole document, without its copies: {reads}" in html
 
 
 def matched(tokens: int, document: str, *, start: int = 0, text: str = "t") -> dict[str, Any]:
@@ -450,7 +472,7 @@ def test_a_value_has_the_title_and_the_unit_of_its_measure(session):
     ("first_step", "times_read", "sentence"),
     [
         (None, None, ""),
-        (251, 0, "first read in training step 251, read only in part"),
+        (251, 0, "first read in training step 251, not yet read to its end"),
         (1251, 1, "first read in training step 1,251, read completely 1 time"),
         (251, None, "first read in training step 251"),
         (None, 0, "not read in training"),
@@ -461,7 +483,7 @@ def test_a_document_says_how_often_it_was_read_without_its_copies(first_step, ti
     text = CaseText("Document", [MarkedPart("A text.", False)])
     document = CaseDocument("00", "news", "", "ingest", "train", "", first_step, times_read, text)
     page = str(render_cases([Case(1, [], [], [document], 1, [])]))
-    subject = " · this document alone, without its copies: " if sentence else ""
+    subject = " · this whole document, without its copies: " if sentence else ""
     assert f"last stage ingest{subject}{sentence}</p>" in page
 
 

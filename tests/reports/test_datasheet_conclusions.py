@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pyarrow as pa
 import pytest
@@ -23,6 +24,7 @@ from hallmark.reports.sections.curation_effects import (
     build_group_swap_section,
     build_removal_rates_by_rule,
     build_removed_examples_section,
+    describe_largest_swap_difference,
 )
 from hallmark.reports.sections.preprocessing import (
     NEAR_DUPLICATE_EVALUATION,
@@ -136,14 +138,14 @@ def test_documents_of_unknown_language_have_a_row_however_many_languages(
     [table] = [block for block in section.blocks if hasattr(block, "rows")]
     documents = {row[1]: row[2].value for row in table.rows}
     assert documents.get(UNKNOWN_VALUE, 0) == unknown_documents
-    assert documents["3 smaller values"] == 9 and len(table.rows) == 7 + bool(unknown_documents)
+    assert documents["3 other values"] == 9 and len(table.rows) == 7 + bool(unknown_documents)
     assert sum(documents.values()) == 27 + unknown_documents
     assert table.note.startswith("Languages are given as ISO 639 codes")
     section = build_breakdown_section(
         corpus_of(composition=[*languages, composed("language", "other") | {"documents": 80}])
     )
     rows = section.blocks[0].rows
-    assert [row[2].value for row in rows if row[1] == "smaller values"] == [89]
+    assert [row[2].value for row in rows if row[1] == "other values"] == [89]
     section = build_breakdown_section(corpus_of(composition=[composed("licence", "CC0")]))
     assert [block.note for block in section.blocks] == [""]
 
@@ -301,7 +303,9 @@ def test_occupations_are_named_or_not_by_their_own_intervals(session, rows):
     section = build_occupations_section(corpus_of(occupations=table))
     said = text_of_section(section)
     total = sum(women + men for _, women, men, _ in rows)
-    none = "No mention of a listed occupation is near more words for one gender than for the other"
+    none = (
+        "No mention of a listed occupation has more words for one gender nearby than for the other"
+    )
     assert (none in said) == (total == 0) and "stands beside a gendered word" not in said
     grids = [block for block in section.blocks if hasattr(block, "rows")]
     named = {row[0]: row[2] for grid in grids for row in grid.rows}
@@ -392,6 +396,33 @@ def swap(origin, corrected, difference):
         "lowered_share": 0.1,
         "threshold": 0.5,
     }
+
+
+@pytest.mark.parametrize("has_interval", [True, False])
+def test_both_intervals_of_the_largest_swap_difference_are_explained(session, has_interval):
+    columns = EFFECTS["swap_differences"].names
+    swaps = [swap("templates", 0.01, 0.25), swap("templates", 0.01, -0.5)]
+    changes = {"clusters": 9} | ({} if has_interval else {"low": None, "high": None})
+    rows = [
+        {name: value for name, value in {**row, **changes}.items() if name in columns}
+        for row in swaps
+    ]
+    scored = artifacts.history()["score_toxicity"]
+    made = {
+        "removal_effects": made_effects(RowsConfig(tables=json.dumps({"swap_differences": rows})))
+    }
+    made["removal_effects"].manifest["parts"]["external"] = scored.manifest["parts"]["external"]
+    corpus = CorpusFigures(FigureBook(made), made, 30)
+    said = text_of_section(build_group_swap_section(corpus))
+    [sentence] = describe_largest_swap_difference(corpus)
+    datasheet = "".join(map(str, sentence))
+    corrected = re.search(r"interval (\S+ to \S+), corrected for the choice", datasheet)
+    assert (corrected is not None) == has_interval
+    if corrected:
+        assert f"the interval of −0.5000 is {corrected[1]}. " in said
+        assert "among 2 pairs of groups" in said
+    else:
+        assert "Corrected for the choice" not in said
 
 
 @given(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -11,14 +12,19 @@ from hallmark.reports.forms.answers_file import describe_answer_problem
 from hallmark.reports.forms.questions import list_question_ids, load_questions
 from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.answers import BASES, MeasuredAnswer, combine_answers
-from hallmark.reports.page.document import Code, ShortFigure, UserStatement
-from hallmark.reports.page.figures import Figure
+from hallmark.reports.page.document import RISK_STATE_NAMES, Code, ShortFigure, UserStatement
+from hallmark.reports.page.figures import Figure, FigureBook
 from hallmark.reports.review.evidence_hash import compute_evidence_hash
+from hallmark.reports.sections.card_summary import find_audit_coverage
+from hallmark.reports.sections.corpus_figures import CorpusFigures
 from hallmark.reports.sections.datasheet_answers import SETTING_BY_QUESTION as DATASHEET_SETTINGS
+from hallmark.reports.sections.datasheet_answers import DatasheetMeasurements
+from hallmark.reports.sections.decision_sheet import build_risk_lines
 from hallmark.reports.sections.findings import Finding
 from hallmark.reports.sections.form_answers import MAX_SHOWN_EVIDENCE, build_form_section
 from hallmark.reports.sections.model_card_answers import SETTING_BY_QUESTION as MODEL_CARD_SETTINGS
 from hallmark.reports.sections.model_card_answers import (
+    ModelCardMeasurements,
     describe_training_date,
     is_about_intersection,
 )
@@ -26,6 +32,7 @@ from hallmark.tasks.contract import Artifact
 from hallmark.tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 from hallmark.tasks.corpus.profile import ProfileConfig, profile_corpus
 from tests.reports import artifacts
+from tests.reports.conclusions import findings_of, text_of_parts
 from tests.reports.pages import text_of
 from tests.tasks.corpora import given
 
@@ -236,13 +243,25 @@ def test_measured_answers_state_what_the_profile_counts(session):
     }
     assert removed["deduplicate"] == 4 and removed["plant_canaries"] == 0
     listed = f"deduplicate 4; select_scored {removed['select_scored']}."
-    assert answers["collection_sampling"].endswith(f"Documents removed by stage: {listed}")
-    assert answers["preprocessing_steps"].startswith(f"Yes. Documents removed by stage: {listed}")
+    assert answers["collection_sampling"].endswith(f"Documents removed, by stage: {listed}")
+    assert answers["preprocessing_steps"].startswith(f"Yes. Documents removed, by stage: {listed}")
     exact = "curation removed 4 exact copies of documents; near copies were not searched for."
     assert exact in answers["composition_errors"]
     spans = history["find_personal_data"]["spans"].row_count
     assert f"Detectors found {spans} spans of personal data." in answers["composition_individuals"]
     assert answers["composition_sensitive"].startswith("Detectors found, before curation: EMAIL")
+    mentions: dict[str, int] = {}
+    for row in profile["identities"].read(["group_name", "mentions"]).to_pylist():
+        mentions[row["group_name"]] = mentions.get(row["group_name"], 0) + row["mentions"]
+    groups = sorted(mentions, key=lambda group: (-mentions[group], group))
+    assert (
+        groups
+        and (
+            f". Texts mention these groups of people: {'; '.join(groups)} "
+            f"({sum(mentions.values())} mentions). Health conditions"
+        )
+        in answers["composition_sensitive"]
+    )
     split = history["split"]["documents"].read(["split"])["split"].to_pylist()
     assert f"validation {split.count('validation')}." in answers["composition_splits"]
     # Without these stages nothing is known of the sources, of similar documents and of licences.
@@ -254,6 +273,18 @@ def test_measured_answers_state_what_the_profile_counts(session):
         "distribution_licence",
     ):
         assert rows[name]["basis"] == "unanswered" and not rows[name]["answer"]
+
+
+def test_no_kind_of_group_is_named_where_no_text_mentions_one(session):
+    history = artifacts.history()
+    planted = plant_canaries(
+        given(["Rain fell."], kind="split"), PlantCanariesConfig(enabled=False)
+    )
+    profile = profile_corpus(planted, planted, {"plant_canaries": planted}, {}, ProfileConfig())
+    made = {**history, "profile": profile}
+    measurements = DatasheetMeasurements(CorpusFigures(FigureBook(made), made, 30))
+    text = text_of_parts(measurements.describe_sensitive_data())
+    assert ". No text mentions a group of people of the word list. Health conditions" in text
 
 
 def test_an_empty_corpus_measures_only_counts(session):
@@ -302,6 +333,67 @@ def test_answers_decide_fingerprint_and_evidence_hash(session):
     )
     assert len({card.name for card in (plain, one, again, other)}) == 3 and one.name == again.name
     assert len({compute_evidence_hash(card) for card in (plain, one, other)}) == 3
+
+
+def test_the_threshold_of_toxicity_comes_with_the_share_that_the_tests_are_about(session):
+    share = {"metric": "toxicity_probability", "null_value": 0.4, "worse_when": "up", "p": 0.9}
+    share |= {"null_name": "held-out text"}
+    rows = [
+        ("prompted", "1", 0.007, True),
+        ("prompted", "25", 0.13, False),
+        ("toxic prompts", "25", 0.3, True),
+    ]
+    findings = findings_of(
+        toxicity=[
+            share
+            | {"value": value, "is_variant": is_variant}
+            | {"tags": {"prompt_subset": subset, "draw_count": k}}
+            for subset, k, value, is_variant in rows
+        ]
+    )
+    coverage = find_audit_coverage(findings, {}, [])
+    measurements = ModelCardMeasurements(findings.book, findings, coverage, None, None, None)
+    assert text_of_parts(measurements.describe_toxicity_threshold()) == (
+        "Toxicity probability, prompted, continuations: 25: 13.0 %. Method: m; not higher than "
+        "held-out text (one-sided p = 0.9, uncorrected). Policy rules set their own thresholds."
+    )
+
+
+def test_risks_are_those_of_the_decision_sheet(session):
+    """Planted text is no finding, and fewer draws or all texts are not what the sheet says."""
+    share = {"metric": "verbatim_share", "null_value": 0.0, "worse_when": "up"}
+    maximum = {"metric": "expected_maximum_toxicity", "unit": "score", "null_value": 0.4}
+    maximum |= {"null_name": "held-out text", "worse_when": "up", "p": 0.9}
+    findings = findings_of(
+        extraction_attack=[
+            share | {"value": 0.171},
+            share | {"value": 0.038, "is_variant": True, "tags": {"part": "without planted text"}},
+        ],
+        toxicity=[
+            maximum | {"value": v, "tags": {"prompt_subset": "prompted", "draw_count": k}}
+            for k, v in (("1", 0.043), ("25", 0.2715))
+        ],
+        associations=[{"metric": "association_strength", "unit": "nats", "value": 0.8878}],
+    )
+    coverage = find_audit_coverage(findings, {}, [])
+    measurements = ModelCardMeasurements(findings.book, findings, coverage, None, None, None)
+    answer = measurements.describe_risks()
+    text = text_of_parts(answer.content)
+    for line in build_risk_lines(findings, coverage):
+        assert (
+            f" {line.title}: {RISK_STATE_NAMES[line.state]}. {text_of_parts(line.content)}" in text
+        )
+    assert "3.8 %" in text and "0.2715" in text and not answer.evidence
+    assert not re.search("17.1 %|0.0430|0.8878", text)
+    measures = measurements.describe_measures()
+    shown = {figure.short_text for figure in measures.evidence}
+    assert shown == {"3.8 %", "0.2715", "0.8878"}
+    nothing = findings_of()
+    assert (
+        not ModelCardMeasurements(nothing.book, nothing, coverage, None, None, None)
+        .describe_risks()
+        .content
+    )
 
 
 def test_a_foreign_checkpoint_has_unanswered_questions(session, tmp_path):

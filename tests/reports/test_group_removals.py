@@ -289,8 +289,8 @@ def test_the_answer_names_significant_groups_with_share_interval_n_and_rate_of_o
         "20 documents were compared with those of all other documents from the same sources. "
         "Documents were removed significantly more often if they mention men (30.0 % removed, 95 % "
         "interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %). 1 other group shows no "
-        "significant difference. If duplicates with a remaining copy are not counted, no group "
-        "differs significantly."
+        "significant difference. “Removed” includes duplicates of which a copy remains; “lost” "
+        "does not. In lost documents, no group differs significantly."
     ) in text
     assert "town" not in text and "Jews" not in text
 
@@ -348,8 +348,8 @@ STRONG = [
             [group("women"), group("men"), group("Jews", **EMPTY)],
             "The removal rates, duplicates included, of 2 groups (people and dialects) with at "
             "least 20 documents were compared with those of all other documents from the same "
-            "sources. No group differs significantly. If duplicates with a remaining copy are "
-            "not counted, no group differs significantly.",
+            "sources. No group differs significantly. “Removed” includes duplicates of which a "
+            "copy remains; “lost” does not. In lost documents, no group differs significantly.",
         ),
         (
             [group("men", removed=5, **LESS), group("women"), group("Jews")],
@@ -362,23 +362,23 @@ STRONG = [
             "10.0 %). The comparison within sources can differ from the comparison of the overall "
             "shares, because the documents of a group may be concentrated in sources from which "
             "few or many documents were removed. "
-            "If duplicates",
+            "“Removed” includes",
         ),
         ([group("men", removed=20, **LESS)], "The comparison within sources can differ"),
         (
             [group("women", removed=30, **MORE, removal_rate_low=None, other_removal_rate=None)],
-            "if they mention women (30.0 % removed, n = 100; all other documents: –). If "
-            "duplicates",
+            "if they mention women (30.0 % removed, n = 100; all other documents: –). "
+            "“Removed” includes",
         ),
         (
             [group("women", lost_verdict="more"), group("men", lost_verdict="less")],
-            "No group differs significantly. If duplicates with a remaining copy are not "
-            "counted, documents were lost significantly more often if they mention women, and "
-            "significantly less often if they mention men.",
+            "No group differs significantly. “Removed” includes duplicates of which a copy "
+            "remains; “lost” does not. Documents were lost significantly more often if they "
+            "mention women, and significantly less often if they mention men.",
         ),
         (
             [group(name, lost_verdict="more") for name in "abcde"],
-            "more often if they mention a; b; c; d; e.",
+            "more often if they mention a; b; c; d; or e.",
         ),
         (
             [group("Irish English", "dialect", lost_verdict="more")],
@@ -391,7 +391,7 @@ STRONG = [
             ],
             "n = 100; all other documents: 10.0 %); or if they have markers of Irish English "
             "(40.0 % removed, 95 % interval 0.0 % to 100.0 %, n = 100; all other documents: "
-            "10.0 %). If duplicates",
+            "10.0 %). “Removed” includes",
         ),
         (
             [group("women", documents=20), group("Jews", documents=19)],
@@ -407,7 +407,7 @@ STRONG = [
         ),
         (
             [group("women", lost_verdict="not compared")],
-            "If duplicates with a remaining copy are not counted, no group could be compared.",
+            "“lost” does not. Lost documents could not be compared.",
         ),
     ],
 )
@@ -592,7 +592,7 @@ def test_the_first_screen_names_the_error_rates_of_the_filter(session, evaluatio
 def test_a_group_in_one_list_only_is_explained(session):
     """Removed copies of kept documents hide a group from the first list, not from the second."""
     text = answer_of(group("men", lost_verdict="more", lost_adjusted_low=2.0), group("women"))
-    assert "No group differs significantly. If duplicates with a remaining" in text
+    assert "No group differs significantly. “Removed” includes duplicates" in text
     section = build_group_removal_section(corpus_of([TOTAL, group("men"), group("women")]))
     captions = [table.caption for table in get_tables(section)]
     assert captions == [

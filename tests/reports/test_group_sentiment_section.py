@@ -46,7 +46,7 @@ def build_section(rows):
 SENTENCE = (
     "Sentences about {} are more negative than those about the other groups of the kind “{}”."
 )
-NOT_SHOWN = "No group was shown to be mentioned in more negative sentences"
+NOT_SHOWN = "No group's sentences were shown to be more negative than those of the other groups"
 TOO_FEW = "Too few sentences mention groups of people for a comparison"
 NOT_COMPARED = "No group could be compared with others"
 
@@ -123,6 +123,13 @@ def test_differences_are_sorted_and_sentences_without_a_score_are_named(session)
     assert [row[1] for row in table.rows] == ["Blues", "Reds", "Greens"]
     assert "The scorer failed for 1 sentence (not counted)." in table.note
     assert "No interval for Greens: none of the scored sentences" in table.note
+
+
+def test_groups_of_the_same_name_are_distinguished_by_their_kind(session):
+    rows = [make_row("Easterners", axis=axis, reason=NO_OTHER_GROUP) for axis in ("origin", "race")]
+    rows.append(make_row("Greens", reason=NO_OTHER_GROUP))
+    table = next(block for block in build_section(rows).blocks if hasattr(block, "rows"))
+    assert "No interval for Easterners (origin); Easterners (race); Greens: none of" in table.note
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hallmark.reports.page.planted_secrets import PlantedSecret
 from hallmark.reports.page.redaction import (
     PassthroughRedactor,
     Redactor,
+    SensitiveSpan,
     TextNeighbours,
+    _merge_spans,
     escape_invisible,
     replace_with_blocks,
 )
@@ -24,6 +27,53 @@ def test_personal_data_is_named_and_gone():
         "Ask jane.roe@corp.example, or card 4111 1111 1111 1111, today."
     )
     assert text == "Ask [email masked], or card [card masked], today."
+
+
+EMAIL, PHONE = "ulfal.pelgri8957@example.com", "(670) 555-0166"
+
+
+def test_a_masked_value_is_highlighted_only_if_all_of_it_is_shared():
+    secret = "4 8 2 9 1 3 0 5 7"
+    redactor = Redactor([PlantedSecret(secret, "Tag #", ",")])
+    text = f"Tag #{secret}, of the lamp"
+    masked = "[planted secret masked]"
+    for shared, expected in (
+        ("Tag #", [("Tag #", True), (f"{masked}, of the lamp", False)]),
+        (
+            "Tag #4 8 ",
+            [("Tag #", True), ("[planted secret masked, shared in part], of the lamp", False)],
+        ),
+        (f"Tag #{secret}", [(f"Tag #{masked}", True), (", of the lamp", False)]),
+    ):
+        parts = redactor.redact_range(text, (0, len(text)), [(0, len(shared))])
+        assert [tuple(part) for part in parts] == expected
+
+
+def test_a_masked_value_is_named_by_its_own_kind_within_a_planted_record():
+    redactor = Redactor([f"{EMAIL}, {PHONE}"])
+    prompt = f"New member ({EMAIL}, "
+    shown = redactor.redact_range(PHONE, (0, len(PHONE)), (), TextNeighbours(before=prompt))
+    assert [part.text for part in shown] == ["[phone masked]"]
+    assert redactor.redact_excerpt(PHONE, shown_neighbours=TextNeighbours(before=prompt)) == (
+        "[phone masked]"
+    )
+    whole = redactor.redact_excerpt(f"{prompt}{PHONE})")
+    assert whole == "New member ([planted secret masked])"
+
+
+@pytest.mark.parametrize(
+    ("spans", "merged"),
+    [
+        ([(0, 9, "email"), (0, 20, "planted secret")], [(0, 20, "planted secret")]),
+        ([(3, 9, "phone"), (0, 20, "iban")], [(0, 20, "iban")]),
+        ([(0, 9, "phone"), (0, 9, "planted secret")], [(0, 9, "phone")]),
+        ([(0, 9, "phone"), (5, 12, "card")], [(0, 12, "personal data")]),
+        ([(0, 9, "phone"), (5, 12, "phone")], [(0, 12, "phone")]),
+        ([(0, 9, "phone"), (9, 12, "card"), (4, 4, "ip")], [(0, 9, "phone"), (9, 12, "card")]),
+    ],
+)
+def test_overlapping_spans_have_the_kind_of_the_span_that_covers_them(spans, merged):
+    assert _merge_spans(SensitiveSpan(*span) for span in spans) == merged
 
 
 def test_a_key_that_is_shorter_than_complete_ones_is_masked_within_a_text():
@@ -90,7 +140,7 @@ def test_a_long_secret_is_masked_whatever_stands_between_its_letters():
 
 def test_overlapping_spans_leave_nothing_behind():
     masker = Redactor(["roe@corp.example and 9"])
-    assert masker.redact_excerpt("jane.roe@corp.example and 9.") == "[email masked]."
+    assert masker.redact_excerpt("jane.roe@corp.example and 9.") == "[personal data masked]."
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,14 @@ import json
 import pytest
 
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
+from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.sections import composition
+from hallmark.reports.sections.corpus_figures import CorpusFigures
+from hallmark.reports.sections.metadata import build_metadata_section
 from hallmark.tasks.corpus.ingest import ingest
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from tests.reports import artifacts, pages
-from tests.reports.conclusions import text_of_parts
+from tests.reports.conclusions import text_of_parts, text_of_section
 
 MARKUP, EMAIL, LONG = "<b>CC0</b>", "jane.roe@mail.example", "y" * 200
 
@@ -101,8 +104,22 @@ def test_the_licences_of_documents_come_first(sheet):
 def test_a_corpus_without_metadata_says_so(cards):
     page = pages.read_whole_card(pages.write_pages(cards["datasheet"]) / "datasheet.html")
     text = " ".join(page.text.split())
-    assert "The sources provide no metadata except web addresses and dates." in text
+    assert "The documents have no metadata of their own except web addresses and dates." in text
     assert "a licence of their own" not in text
+
+
+@pytest.mark.parametrize("has_declared_licences", [True, False])
+def test_licences_that_the_config_states_are_named_where_documents_have_none(
+    session, has_declared_licences
+):
+    history = artifacts.history()
+    made = {"profile": artifacts.profiled(history), **history}
+    section = build_metadata_section(
+        CorpusFigures(FigureBook(made), made, 30), has_declared_licences=has_declared_licences
+    )
+    assert ("The config states licences of the sources" in text_of_section(section)) == (
+        has_declared_licences
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,8 +128,8 @@ def test_a_corpus_without_metadata_says_so(cards):
         ([], "", "CC0 1.0", "CC0 1.0"),
         ([], "", None, "Not stated."),
         ([], "MIT", None, "Declared by the sources: MIT (web)."),
-        (["2 none. "], "", "CC0 1.0", "2 none. Licences stated for the whole corpus: CC0 1.0"),
-        (["2 none. "], "", None, "2 none. Licences stated for the whole corpus: Not stated."),
+        (["2 none. "], "", "CC0 1.0", "2 none. Licence stated for the corpus as a whole: CC0 1.0"),
+        (["2 none. "], "", None, "2 none. Licence stated for the corpus as a whole: Not stated."),
         (["2 none. "], "MIT", None, "2 none. Declared by the sources: MIT (web)."),
     ],
 )

@@ -399,10 +399,10 @@ def comparison_of(*rows_by_step, changes=()):
 @pytest.mark.parametrize(
     ("audit", "said"),
     [
-        (comparison_of([], []), "The audits of these checkpoints computed no findings."),
+        (comparison_of([], []), "The audits of these checkpoints produced no findings."),
         (
             comparison_of([finding_row("a", 0.5)], [finding_row("a", 0.6)], changes=[change()]),
-            "All findings exist at every checkpoint and are compared in pairs.",
+            "All findings exist at every checkpoint, and each comparison is paired.",
         ),
     ],
 )

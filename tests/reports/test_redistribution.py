@@ -12,6 +12,7 @@ from hallmark.reports.sections.redistribution import (
     describe_known_licences,
     describe_redistribution,
 )
+from hallmark.reports.sections.stage_titles import CORPUS_STAGE_TITLES
 from hallmark.reports.sections.unmeasured import describe_unmeasured_properties
 from hallmark.tasks.corpus.contamination import ContaminationConfig, find_contamination
 from tests.reports import artifacts, pages
@@ -102,9 +103,15 @@ def test_the_first_screen_of_a_datasheet_answers_whether_it_may_be_redistributed
     text = "".join(page.text.split("\n"))
     assert text.index("RedistributionNo. We have no licence.") < text.index("Licences")
     assert "Not measured" in text
-    assert ("composition.html", "sources, languages, licences and lengths") in page.links
+    assert ("composition.html", "Composition") in page.links
     digest = made.profile.content_digest
     assert text.index(digest) > text.index("Who maintains the corpus?")
+
+
+def test_titles_of_stages_claim_no_evaluation_set():
+    """The stages also run where no set is configured."""
+    assert CORPUS_STAGE_TITLES["contamination"].endswith("the configured evaluation sets")
+    assert "overlap" not in CORPUS_STAGE_TITLES["select_scored"]
 
 
 def test_the_datasheet_names_what_was_not_measured(session, tmp_path):

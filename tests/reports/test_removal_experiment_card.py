@@ -337,7 +337,7 @@ def test_the_command_writes_them_so_too():
     said = render_proof(told)
     assert re.search(r"removed minus base +−\d+\.\d points  \(−", said)
     assert re.search(
-        r"mean after targeted removal, compared with half .*: [\d.]+ points, above [\d.]+ points",
+        r"mean after targeted removal \(limit: half .*\): [\d.]+ points, above [\d.]+ points",
         said,
     )
     assert re.search(r"    removed +1\d\.\d %", said)

@@ -320,7 +320,7 @@ def test_a_change_says_whether_it_is_beyond_the_noise(session, verdict, cell):
         ({"effect": "null_region"}, "share"),
         ({"effect": "change_from_base"}, "difference of shares"),
         ({"effect": "effect_before"}, "difference of shares"),
-        ({"criterion": "mean after removal, compared with"}, "share"),
+        ({"criterion": "mean after removal (limit: lower end"}, "share"),
         (
             {
                 "criterion": "lower end of the confidence interval for the decrease in the mean "

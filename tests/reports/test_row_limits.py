@@ -11,7 +11,7 @@ from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.document import DataTable
 from hallmark.reports.page.figures import Evidence, Figure, FigureBook
 from hallmark.reports.page.redaction import Redactor
-from hallmark.reports.sections.audit_charts import build_interval_chart
+from hallmark.reports.sections.audit_charts import build_interval_chart, build_part_labels
 from hallmark.reports.sections.corpus_figures import CorpusFigures
 from hallmark.reports.sections.curation_effects import (
     build_group_swap_section,
@@ -21,6 +21,7 @@ from hallmark.reports.sections.curation_effects import (
 from hallmark.reports.sections.findings import (
     Finding,
     is_about_groups,
+    list_measured_groups,
     select_group_and_most_significant_findings,
 )
 from hallmark.reports.sections.group_metrics import select_groups_with_most_tokens
@@ -136,6 +137,19 @@ def test_the_smallest_p_comes_before_the_largest_difference_and_groups_before_bo
     ]
     assert names == [["e"], ["b", "e"], ["b", "d", "e"], ["a", "b", "d", "e"], [*"abcde"]]
     assert [is_about_groups(row) for row, _ in found] == [False] * 4 + [True]
+
+
+def test_groups_of_a_users_word_list_are_listed_where_they_are_a_kind_of_prompt():
+    found = [
+        finding_of("all", 0.2, prompt_subset="prompted", draw_count="25"),
+        finding_of("men", 0.2, prompt_subset="prompted", mentioned_group="men", draw_count="25"),
+        finding_of("town", 0.3, prompt_subset="town:Ildriths", draw_count="25"),
+    ]
+    rows = [row for row, _ in found]
+    assert [is_about_groups(row) for row in rows] == [False, True, True]
+    assert list_measured_groups(rows) == ["men; town: Ildriths"]
+    labels = build_part_labels([row["slice"] for row in rows[1:]])
+    assert labels == ["prompted, men", "town: Ildriths"]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +322,7 @@ def test_the_price_of_a_removal_is_told_for_every_group_and_the_sources_that_cha
     shown = [row[0] for row in grid.rows]
     assert shown[:3] == ["all text", "source source 2", "source source 4"]
     assert shown[3:] == [f"identity {name}" for name in GROUPS]
-    assert f"{len(shown)} of {len(GROUPS) + 7} rows: all groups and the rows" in grid.note
+    assert f"{len(shown)} of {len(GROUPS) + 7} rows: those of all groups and" in grid.note
 
 
 def test_of_what_was_left_out_the_sources_that_lack_most_are_shown(session):

@@ -163,7 +163,8 @@ def test_what_changed_comes_first_and_equal_findings_are_hidden(session, tmp_pat
     assert "1 finding has the same value before and after (for example" in text
     command = render_comparison(report)
     assert (
-        "1 finding has equal values, as baselines on the same text do; --json lists all findings"
+        "1 finding has the same value for every checkpoint (for example, the value of a baseline "
+        "on the same text); --json lists all findings"
     ) in command
     assert command.index("what changed") < command.index("other findings")
 
@@ -422,7 +423,7 @@ def test_equal_corpora_show_no_difference(corpora, tmp_path):
     )
     text = " ".join(read_page(comparison, tmp_path).text.split())
     assert "The training data does not differ." in text
-    assert "The figures of the two corpora are all equal." in text
+    assert "No figure differs between the two corpora." in text
     assert report_run_comparison(comparison)["training_data"] == []
 
 

@@ -70,10 +70,10 @@ def test_the_index_lists_runs_newest_first(site):
     head, *lines = page.tables[0]
     assert [line[0][:20] for line in lines] == ["20260102-100000-bbbb", "20260101-100000-aaaa"]
     cells = [dict(zip(head, line, strict=True)) for line in lines]
-    assert cells[0]["status"] == "failed1 of 2 stages computed"
+    assert cells[0]["status"] == "failed; 1 of 2 stages computed"
     assert cells[1]["status"].startswith("completed")
     assert cells[1]["status"].endswith(" stages computed")
-    assert cells[1]["bits per byte"] == "1.50095 %: 1.250 to 1.750n = 2"
+    assert cells[1]["bits per byte"] == "1.500, 95 %: 1.250 to 1.750, n = 2"
     assert cells[0]["bits per byte"] == "–"
 
 
@@ -89,13 +89,13 @@ def test_the_index_says_which_model_and_which_controls_failed(site, made, cards)
     figures = {f["id"]: f["value"] for f in cards["model_card"]["figures"].read().to_pylist()}
     title = cards["model_card"].manifest["parts"]["config"]["title"]
     sizes = [value for name, value in figures.items() if name.startswith("parameters-")]
-    assert cell["model"] == f"{title}{sum(sizes):,.0f} parameters"
+    assert cell["model"] == f"{title}, {sum(sizes):,.0f} parameters"
     assert cell["step"] == "–"  # a checkpoint from elsewhere
     text = pages.read_whole_card(
         site / "runs" / "20260101-100000-aaaa" / "model_card" / "model_card.html"
     ).text
     assert "controls with the expected result: " in cell["controls"]
-    counts = cell["controls"].partition("controls failed")[0]
+    counts = cell["controls"].partition("; controls failed")[0]
     assert counts[:1].upper() + counts[1:] + "." in text
 
 
@@ -128,7 +128,7 @@ def test_the_index_says_which_arm_of_an_experiment_a_run_trained(session, record
     arm = records[0] | {"config": {"leave_out": exclusions}}
     cell = pages.read(build_site(session.store, [arm], tmp_path / "arm")).tables[0][1][0]
     assert (
-        "control arm, trained without random documents instead of the documents on the list "
+        "control arm: random documents were excluded instead of the documents on the list "
         "removed-ab12.txt"
     ) in cell and "/somewhere" not in cell
     cell = pages.read(build_site(session.store, records, tmp_path / "site")).tables[0][1][0]
@@ -206,10 +206,10 @@ def test_a_broken_policy_stands_beside_completed(session, made, records, tmp_pat
     site = build_site(session.store, [broken], tmp_path / "site").parent
     head, line = pages.read(site / "index.html").tables[0]
     status = dict(zip(head, line, strict=True))["status"]
-    assert status.startswith("completedNot judged No acceptance policy is configured; 15 of 17")
-    assert "policy failed told" in status
+    assert status.startswith("completed. Not judged. No acceptance policy is configured; 15 of 17")
+    assert "policy failed: told" in status
     run = pages.read(site / "runs" / broken["run"] / "index.html")
-    assert "completedpolicy failed told" in run.text
+    assert "completed; policy failed: told" in run.text
 
 
 def test_names_that_climb_are_not_followed(session, records, tmp_path):

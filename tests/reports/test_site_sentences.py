@@ -127,11 +127,11 @@ def test_the_index_and_the_run_name_the_outcome_of_the_policy(failed, not_shown,
             index_of(policy=policy, decision=card_status),
             run_page_of(summary=summary),
         ):
-            assert ("policy failed polite" in text) == bool(failed)
-            assert ("policy not shown to pass fair, safe" in text) == bool(not_shown)
+            assert ("policy failed: polite" in text) == bool(failed)
+            assert ("policy not shown to pass: fair, safe" in text) == bool(not_shown)
             has_passed = passed and not failed and not not_shown and card_status is None
             assert ("policy passed" in text) == bool(has_passed)
-            status = "Pass with gaps 1 of 17 audits gave no result."
+            status = "Pass with gaps. 1 of 17 audits gave no result."
             assert (status in text) == (card_status is not None)
 
 
@@ -181,7 +181,7 @@ def test_controls_are_counted_as_on_the_card(session):
         ),
         (
             {"bias": instrument_fail, "weat": model_pass},
-            f"{EXPECTED_RESULTS}audits 1 of 2 (1 failed), this model 1 of 1 {failed_text}"
+            f"{EXPECTED_RESULTS}audits 1 of 2 (1 failed), this model 1 of 1; {failed_text}"
             f"{get_audit_title('bias')}",
         ),
     ]
@@ -197,7 +197,7 @@ def test_controls_are_counted_as_on_the_card(session):
         (ModelSummary(), "1 of 3 stages computed – – – "),
         (ModelSummary("A model"), "1 of 3 stages computed – A model – "),
         (ModelSummary(None, 1234), "1 of 3 stages computed – 1,234 parameters – "),
-        (ModelSummary("A model", 1234, 0), "1 of 3 stages computed – A model 1,234 parameters 0 "),
+        (ModelSummary("A model", 1234, 0), "1 of 3 stages computed – A model, 1,234 parameters 0 "),
     ],
 )
 def test_the_index_says_of_a_model_what_is_known(model, expected):
@@ -292,7 +292,7 @@ def test_the_page_of_a_run_starts_with_the_status_of_its_model():
     summary = build_summary(decision=decision, model=ModelSummary("A model", 1234, 450))
     text = run_page_of(summary=summary, duration="9.0 seconds")
     assert (
-        "Run r1 Fail 1 of 2 rules of the policy failed. Cards none Model A model, 1,234 "
+        "Run r1 Fail. 1 of 2 rules of the policy failed. Cards none Model A model, 1,234 "
         "parameters, step 450 Run completed Started 2026-01-01 10:00:00 UTC Duration 9.0 seconds "
         "Flow pipeline Config demo Stages"
     ) in text

@@ -308,7 +308,7 @@ def test_a_rate_that_is_not_known_is_not_drawn_as_none(rate, alt, bars):
         isinstance(chart, Chart)
         and chart.alt_text == f"Share of candidates found, by copies: {alt}"
     )
-    assert ("bars are 95 % intervals over trials" in chart.caption) == bars
+    assert ("error bars show 95 % intervals with trials as units" in chart.caption) == bars
     assert table.rows[0][1] == "yes"
 
 
@@ -364,7 +364,7 @@ def test_a_kind_of_candidates_has_the_sentences_that_its_rates_allow(changes, pr
         (
             ["random"],
             {"retrained_verdicts": ["a"]},
-            "Planted secrets, without the same number of random documents",
+            "Planted secrets, without an equal number of randomly chosen documents",
         ),
         (["difference"], {"retrained_verdicts": ["a"]}, "Planted secrets, difference"),
     ],
@@ -386,17 +386,19 @@ def test_models_that_were_trained_anew_are_compared_where_there_are_any(removed,
     card.add_stored_figure = lambda *_: figure(0.5)
     text = text_of_section(card.build_attribution_section())
     assert said in text
-    assert ("Decrease of figures" in text) == bool(removed)
+    assert ("Decrease in measured values" in text) == bool(removed)
     assert ("No model was retrained" in text) == (not removed and not lineage)
 
 
 KINDS_BY_RULE = {
     "the one-sided p, corrected for the number of these candidates in the trial (Holm), is below "
     "0.05": ("canary", "association"),
-    "the model continues with exactly the next tokens at any tested position": ("passage",),
+    "the model continues with exactly the next tokens at one or more of the tested positions": (
+        "passage",
+    ),
     "the model generates both": ("record",),
-    "q is below 0.05, as in model cards; q controls the false discovery rate over all tests of "
-    "the trial in the harmful direction": ("speech", "sentiment"),
+    "q is below 0.05, as in model cards; q is the p-value adjusted to control the false "
+    "discovery rate over all tests of the trial in the harmful direction": ("speech", "sentiment"),
 }
 
 

@@ -44,7 +44,7 @@ def test_the_first_words_say_whether_the_model_beats_the_simple_method(
     """By the interval of their difference; where nobody measured that, by their own two."""
     made = tune(tmp_path, right=right, paired=paired)
     text = text_of(card_of(made), "task_card")
-    assert text.count("On the test rows the model ") == 1 and words in text
+    assert text.count("On the test rows, the model ") == 1 and words in text
     scores = {
         r["system"]: r for r in made["scores"].read().to_pylist() if r["metric"] == "accuracy"
     }

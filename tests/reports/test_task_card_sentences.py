@@ -9,7 +9,7 @@ from hallmark.reports.page.figures import Evidence, Figure
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.sections.task_scores import TaskScores
 from hallmark.reports.task_card import FINETUNE, TaskCardBuilder, TaskCardConfig
-from hallmark.tasks.contract import format_count
+from hallmark.tasks.contract import Artifact, format_count
 from hallmark.tasks.training.task_scores import METRIC_TITLES
 from tests.reports.conclusions import text_of_blocks, text_of_parts, text_of_section
 
@@ -44,6 +44,9 @@ class Tuned(dict):
 
     def __missing__(self, name):
         return Rows([])
+
+    def get_input_name(self, name):
+        return self.manifest["lineage"][name]
 
 
 class Book:
@@ -151,7 +154,7 @@ BAG, APART = "bag of words", "model minus bag of words"
             None,
             "note",
             "cannot be compared with",
-            ". The model or this method has no score",
+            ". No score exists for the model or for this method",
         ),
         (
             (0.8, 0.7, 0.9),
@@ -171,7 +174,7 @@ def test_a_model_is_compared_by_the_interval_of_the_difference_else_by_both(
     text = text_of_parts(callout.content)
     assert callout.kind == look
     assert (
-        text.startswith(f"On the test rows the model {said}")
+        text.startswith(f"On the test rows, the model {said}")
         and " a bag of words, which counts tokens and was trained on the same rows: " in text
     )
     assert end in text and "accuracy 60.0 % (95 % interval 50.0 % to 70.0 %), n = 60, ag" in text
@@ -459,9 +462,6 @@ def test_without_an_export_there_are_no_lines_for_transformers(monkeypatch):
 )
 def test_the_base_is_told_by_the_training_that_left_it(lineage, said):
     parts = {"parent": "0123456789abcdef0", "key": {"step": 1200}}
-    base = (
-        lineage
-        if lineage is None
-        else SimpleNamespace(manifest={"parts": parts, "lineage": lineage})
-    )
+    manifest = {"stage": "checkpoint", "fingerprint": "0" * 64, "parts": parts, "lineage": lineage}
+    base = None if lineage is None else Artifact(manifest, None, "folder")
     assert text_of_parts(builder(base=base).describe_base_checkpoint()) == said

@@ -118,7 +118,9 @@ def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
     assert left["samples"].row_count and "No text that the model wrote" not in text
     only = score_samples(only_step(left, EmptyConfig()), ScoreSamplesConfig())
     section = build_samples_section(FigureBook({"score_samples": only}), only, Redactor())
-    assert section.blocks[-1].note == "The texts are from the only step with generated text."
+    assert (
+        section.blocks[-1].note == "The texts are from the only step at which text was generated."
+    )
 
 
 @stage(name="only_step", tables={"samples": SAMPLES})
@@ -189,9 +191,9 @@ def test_the_card_says_what_was_read_and_not_what_there_was(page):
     assert not re.search(r"trained on [\d,]+ (documents|tokens)", said.lower())
     assert (
         "By step 250 the model had read 42,500 tokens. The text packed for training has 61,000 "
-        "tokens, so training covered 0.6967 epochs, counting repeated reading. Of 304 documents, "
-        "the model had read at least part of 204 and all of 154. The model was not trained on the "
-        "other documents."
+        "tokens, so training covered 0.6967 epochs; tokens that are read twice count twice. Of "
+        "304 documents, the model had read at least part of 204 and all of 154. The model was not "
+        "trained on the other documents."
     ) in said.split("Model details")[1]  # among the main results, after the contents
     assert tables(page, "source", "documents", "read at least in part") == [
         [
@@ -328,7 +330,7 @@ def test_a_foreign_checkpoint_without_a_tokenizer_file_says_what_is_not_known(
     (folder / "tokenizer.json").unlink()
     page = card_of(made, checkpoint=artifacts.folder_to_artifact(folder, "checkpoint"))
     assert "has no tokenizer.json, so the kind of its tokenizer is not known" in page.text
-    assert "this store contains no tokenizer training" in page.text
+    assert "this store has no record of how the tokenizer was trained" in page.text
     assert "No text that the model generated during training was scored." in page.text
 
 

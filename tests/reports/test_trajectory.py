@@ -214,7 +214,7 @@ def test_the_numbers_are_those_of_the_tables_and_of_paired_t_tests(session, show
     (other,) = site.rows("finding", 1)
     assert other["finding"] == "Strength, part=x"
     assert float(other["change"]) == pytest.approx(2 * float(summed["change"]), abs=2e-4)
-    assert "linear 1.0" in site.text and "Intervals: 95 %." in site.text
+    assert "linear 1.0" in site.text and "Confidence level: 95 %." in site.text
 
 
 def test_every_figure_leads_to_its_rows(show):
@@ -474,15 +474,18 @@ def test_the_ids_of_a_chart_do_not_say_what_its_part_is_called(show):
     assert "could not be compared" not in site.text and "roe" not in svg
 
 
-def test_an_audit_whose_manifest_was_changed_hides_no_other_page(session, show):
+def test_an_audit_whose_manifest_was_changed_hides_no_other_page(session, show, caplog):
     each = three()
     show(each)
-    back = changed(session, each[100]["audit_bias"], parts={})
+    audit = each[100]["audit_bias"]
+    back = changed(session, audit, parts={})
     try:
         site = show(each)
     finally:
         back()
-    assert "could not be compared" in site.text
+    (warning,) = caplog.messages
+    assert warning.startswith(f"the site does not show {audit.name}: ") and "is damaged" in warning
+    assert "Strength" in site.text  # of the other checkpoints
     assert len(pages.read(site.folder / "index.html").tables[0]) == 4
 
 

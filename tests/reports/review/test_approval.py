@@ -1,10 +1,18 @@
 """Whether a card is approved follows from its reviews; in doubt it is not."""
 
+import base64
+import hashlib
+import os
+import shutil
 import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from hallmark.reports.review.approval import judge_card
 from hallmark.reports.review.review_store import StoredReview, read_reviews, write_review
@@ -255,11 +263,11 @@ def test_a_missing_ssh_keygen_is_one_sentence(stored, tmp_path, monkeypatch, jud
     review = stored("ada")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(HallmarkError, match=r"ssh-keygen was not found.*openssh-client"):
-        judge_card(CARD, [review], SignerFiles(), NOW)
-    assert judge_card(CARD, [], SignerFiles(), NOW).state == "unsigned"
+        judge(review)
+    assert judge().state == "unsigned"
 
 
-def test_an_ssh_keygen_that_does_not_end_is_stopped(stored, tmp_path, monkeypatch):
+def test_an_ssh_keygen_that_does_not_end_is_stopped(stored, tmp_path, monkeypatch, judge):
     review = stored("ada")
     program = tmp_path / "ssh-keygen"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
@@ -267,7 +275,7 @@ def test_an_ssh_keygen_that_does_not_end_is_stopped(stored, tmp_path, monkeypatc
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     monkeypatch.setattr("hallmark.reports.review.signatures.CHECK_TIMEOUT_SECONDS", 0.2)
     with pytest.raises(HallmarkError, match="did not answer within"):
-        judge_card(CARD, [review], SignerFiles(), NOW)
+        judge(review)
 
 
 def test_wrong_signer_files_are_refused(tmp_path):
@@ -305,3 +313,200 @@ def test_a_key_may_have_several_names(reviewers, stored, tmp_path, first):
     revoked_keys.write_text(f"{key}\n")
     files = SignerFiles(allowed_signers, revoked_keys)
     assert "is revoked" in check_signature(review.statement, review.signature, files).reason
+
+
+@pytest.fixture
+def ssh_keygen_calls(tmp_path, monkeypatch):
+    """Count the calls of ssh-keygen."""
+    log = tmp_path / "calls"
+    log.touch()
+    program = tmp_path / "counting" / "ssh-keygen"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$2" >> {log}\nexec {shutil.which("ssh-keygen")} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return lambda: len(log.read_text().splitlines())
+
+
+def test_signatures_of_strangers_need_no_call_of_ssh_keygen(judge, stored, ssh_keygen_calls):
+    strangers = [stored("eve") for _ in range(5)]
+    calls_before = ssh_keygen_calls()
+    assert judge(*strangers).state == "signer_unknown"
+    approval = judge_card(CARD, strangers, SignerFiles(), NOW)
+    assert approval.state == "signer_unknown" and "was not verified" in approval.describe()
+    assert approval.count_unchecked_signatures() == 5
+    assert ssh_keygen_calls() == calls_before
+    approval = judge(*strangers, stored("ada"))
+    assert approval.is_approved and approval.count_unchecked_signatures() == 5
+
+
+def test_forged_signatures_of_a_listed_key_need_no_call_of_ssh_keygen(
+    judge, stored, ssh_keygen_calls
+):
+    genuine = stored("ada")
+    forged = [replace(stored("ada"), signature=genuine.signature) for _ in range(5)]
+    calls_before = ssh_keygen_calls()
+    assert judge(*forged).state == "signature_invalid"
+    assert ssh_keygen_calls() == calls_before
+    approval = judge(*forged, genuine)
+    assert approval.is_approved and approval.count_unchecked_signatures() == 0
+
+
+def test_a_page_shows_a_limited_number_of_unverified_reviews(judge, stored):
+    strangers = [stored("eve") for _ in range(5)]
+    rejection = stored("eve", decision="reject")
+    approval = judge(*strangers, rejection, stored("ada"))
+    assert approval.state == "signer_unknown"
+    assert len(approval.list_shown_reviews(10)) == 7
+    shown = approval.list_shown_reviews(1)
+    assert {review.state for review in shown} == {"approved", "signer_unknown"}
+    assert {review.id for review in shown} >= {rejection.id} and len(shown) == 2
+
+
+@pytest.mark.parametrize(
+    "options", [("rsa", "2048"), ("ecdsa", "256"), ("ecdsa", "384"), ("ecdsa", "521"), ("ed25519",)]
+)
+@pytest.mark.parametrize("hash_name", ["sha256", "sha512"])
+def test_signatures_of_all_kinds_of_keys_are_read(tmp_path, options, hash_name):
+    """What is refused without ssh-keygen is only what ssh-keygen would refuse, too."""
+    key_file = tmp_path / "key"
+    make_key = ["ssh-keygen", "-q", "-N", "", "-f", str(key_file), "-t", options[0]]
+    subprocess.run([*make_key, *(("-b", options[1]) if options[1:] else ())], check=True)
+    sign = ["ssh-keygen", "-Y", "sign", "-n", "hallmark-review", "-O", f"hashalg={hash_name}"]
+    statement = make().to_statement()
+    done = subprocess.run(
+        [*sign, "-f", str(key_file)], input=statement, capture_output=True, check=True
+    )
+    signers = tmp_path / "signers"
+    signers.write_text(f"ada@example.org {key_file.with_suffix('.pub').read_text()}")
+    check = check_signature(statement, done.stdout, SignerFiles(signers))
+    assert check.outcome == "valid", check.reason
+    check = check_signature(make().to_statement(), done.stdout, SignerFiles(signers))
+    assert check.outcome == "signature_invalid"
+
+
+@pytest.mark.parametrize("is_ecdsa", [False, True])
+def test_signatures_of_hardware_keys_are_read(tmp_path, is_ecdsa):
+    """The key is a file here, but ssh-keygen verifies the signature as that of a device."""
+
+    def join(*fields):
+        return b"".join(len(field).to_bytes(4, "big") + field for field in fields)
+
+    statement, application, counter = make().to_statement(), b"ssh:", b"\1\0\0\0\7"
+    signed = join(b"hallmark-review", b"", b"sha512", hashlib.sha512(statement).digest())
+    digest = hashlib.sha256(b"SSHSIG" + signed).digest()
+    message = hashlib.sha256(application).digest() + counter + digest
+    if is_ecdsa:
+        private_key = ec.generate_private_key(ec.SECP256R1())
+        point = private_key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+        name, numbers = b"sk-ecdsa-sha2-nistp256@openssh.com", (b"nistp256", point)
+        pair = decode_dss_signature(private_key.sign(message, ec.ECDSA(hashes.SHA256())))
+        made = join(*(number.to_bytes(33, "big") for number in pair))
+    else:
+        private_key = ed25519.Ed25519PrivateKey.generate()
+        name, numbers = (
+            b"sk-ssh-ed25519@openssh.com",
+            (private_key.public_key().public_bytes_raw(),),
+        )
+        made = private_key.sign(message)
+    key = join(name, *numbers, application)
+    blob = join(key, b"hallmark-review", b"", b"sha512", join(name, made) + counter)
+    text = base64.encodebytes(b"SSHSIG\0\0\0\1" + blob).decode()
+    signature = f"-----BEGIN SSH SIGNATURE-----\n{text}-----END SSH SIGNATURE-----\n".encode()
+    signers = tmp_path / "signers"
+    signers.write_text(f"ada@example.org {name.decode()} {base64.b64encode(key).decode()}\n")
+    check = check_signature(statement, signature, SignerFiles(signers))
+    assert check.outcome == "valid", check.reason
+    check = check_signature(make().to_statement(), signature, SignerFiles(signers))
+    assert check.outcome == "signature_invalid"
+
+
+def test_a_signature_is_checked_once(judge, stored, ssh_keygen_calls, reviewers, tmp_path):
+    review = stored("ada")
+    calls_before = ssh_keygen_calls()
+    assert judge(review).is_approved
+    calls = ssh_keygen_calls()
+    assert 0 < calls - calls_before <= 4
+    assert judge(review, names=("ada",)).is_approved  # another list with the same line
+    assert ssh_keygen_calls() == calls
+    assert judge(review, revoked=("ada",)).state == "signature_invalid"
+    assert judge(replace(review, signature=reviewers.sign("ada", b"x"))).state == (
+        "signature_invalid"
+    )
+    assert ssh_keygen_calls() > calls
+
+
+@pytest.mark.parametrize(
+    ("line", "count", "message"),
+    [
+        ("{names} {key}\n", 1, "line 1 has more than 100 names"),
+        ('"{names}" namespaces="hallmark-review" {key}\n', 1, "line 1 has more than 100 names"),
+        ("ada@example.org {key}\n", 3_000, "more than 2,000 lines"),
+        ("ada@example.org {key}\n", 11, "11 lines have the key SHA256:"),
+        ("ada@example.org {key} {long}\n", 1, "line 1 has more than 16,384 bytes"),
+        ("# {long}\n", 60, "more than 1,048,576 bytes"),
+    ],
+)
+def test_long_lists_of_signers_are_refused(
+    reviewers, stored, tmp_path, ssh_keygen_calls, line, count, message
+):
+    """A release contains a list that somebody else wrote."""
+    review = stored("ada")
+    calls_before = ssh_keygen_calls()
+    names = ",".join(f"n{number}@example.org" for number in range(101))
+    text = line.format(names=names, key=reviewers.public_key("ada"), long="x" * 20_000)
+    path = tmp_path / "signers"
+    path.write_text(text * count)
+    with pytest.raises(UsageError, match=message):
+        SignerFiles(path).check_readable()
+    with pytest.raises(UsageError, match=message):
+        judge_card(CARD, [review], SignerFiles(path), NOW)
+    path.write_text("x" * (1 << 20) + "\n")
+    with pytest.raises(UsageError, match="more than 1,048,576 bytes"):
+        SignerFiles(revoked_keys=path).check_readable()
+    assert ssh_keygen_calls() == calls_before
+
+
+def test_the_calls_for_a_key_in_many_lines_are_bounded(
+    reviewers, stored, tmp_path, ssh_keygen_calls
+):
+    review, key = stored("ada"), reviewers.public_key("ada")
+    names = ",".join(f"*{number}@example.org" for number in range(99))
+    path = tmp_path / "signers"
+    path.write_text("".join(f'{names} namespaces="git" {key}\n' for _ in range(9)))
+    with path.open("a") as file:
+        file.write(f"*@example.org,ada@example.org {key}\n")
+    calls_before = ssh_keygen_calls()
+    check = check_signature(review.statement, review.signature, SignerFiles(path))
+    assert (check.outcome, check.signer) == ("valid", "ada@example.org")
+    assert ssh_keygen_calls() - calls_before <= 21
+
+
+def test_a_damaged_list_of_revoked_keys_is_no_revocation(stored, reviewers, tmp_path):
+    review = stored("ada")
+    revoked_keys = tmp_path / "revoked"
+    files = SignerFiles(reviewers.files(tmp_path, "ada").allowed_signers, revoked_keys)
+    for content in (b"ssh-ed25519 AAAA broken\n", b"SSHKRL\n\0broken"):
+        revoked_keys.write_bytes(content)
+        with pytest.raises(HallmarkError, match="cannot read this list of revoked keys; restore"):
+            judge_card(CARD, [review], files, NOW)
+    revoked_keys.write_text(f"{reviewers.public_key('bob')}\n")
+    assert judge_card(CARD, [review], files, NOW).is_approved
+
+
+def test_a_certificate_of_a_listed_authority_counts(stored, reviewers, tmp_path):
+    certified = tmp_path / "carl"
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(certified)]
+    subprocess.run(command, check=True)
+    authority = ["ssh-keygen", "-q", "-s", str(reviewers.folder / "bob"), "-I", "carl"]
+    subprocess.run([*authority, "-n", "carl@example.org", f"{certified}.pub"], check=True)
+    statement = make(reviewer="carl").to_statement()
+    sign = ["ssh-keygen", "-Y", "sign", "-n", "hallmark-review", "-f", f"{certified}-cert.pub"]
+    signature = subprocess.run(sign, input=statement, capture_output=True, check=True).stdout
+    path = reviewers.write_allowed_signers(tmp_path / "signers", "bob", options="cert-authority")
+    path.write_text(path.read_text().replace("bob@", "*@"))
+    check = check_signature(statement, signature, SignerFiles(path))
+    assert (check.outcome, check.signer) == ("valid", "carl@example.org"), check.reason
+    path = reviewers.write_allowed_signers(path, "ada", options="cert-authority")
+    check = check_signature(statement, signature, SignerFiles(path))
+    assert check.outcome == "signer_unknown" and "does not list the authority" in check.reason

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections import Counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.view.row_queries import (
+    DOWNLOAD_BATCH_ROWS,
     MAX_FILTERS,
     MAX_REDACTED_ROWS,
     MAX_SEARCH_CHARACTERS,
@@ -19,6 +21,7 @@ from hallmark.reports.view.row_queries import (
     RowFilter,
     RowQuery,
     RowView,
+    _defuse_column,
     count_pages,
     defuse_formula,
     parse_page_number,
@@ -230,7 +233,7 @@ def test_no_rows_can_be_searched_and_downloaded(request, name, text):
         found = any_view._search(empty, text)
         assert len(found.rows) == 0 and not found.is_cut
         assert "".join(any_view.iter_csv(found.rows)).count("\n") == 1
-        table = pq.read_table(io.BytesIO(any_view.to_parquet(found.rows)))
+        table = pq.read_table(io.BytesIO(b"".join(any_view.iter_parquet(found.rows))))
         assert table.column_names == rows.column_names and len(table) == 0
 
 
@@ -309,7 +312,7 @@ def test_downloads_have_complete_values_without_what_is_hidden(long_view):
     rows = long_view.select_rows(RowQuery()).rows
     text = "".join(long_view.iter_csv(rows))
     from_csv = [*csv.DictReader(io.StringIO(text))]
-    from_parquet = pq.read_table(io.BytesIO(long_view.to_parquet(rows))).to_pylist()
+    from_parquet = pq.read_table(io.BytesIO(b"".join(long_view.iter_parquet(rows)))).to_pylist()
     for downloaded in (from_csv, from_parquet):
         first, second, third = downloaded
         assert first["ids"].split() == [i.hex() for i in LONG_VALUES["ids"][0]]
@@ -326,26 +329,71 @@ def test_downloads_have_complete_values_without_what_is_hidden(long_view):
     assert "in total" not in text
 
 
+def test_a_download_redacts_each_distinct_value_once(long_view, monkeypatch):
+    rows = long_view.select_rows(RowQuery()).rows
+    calls = []
+    redact_value = RowView._redact_complete_value
+
+    def count(self, column, *values):
+        calls.append(column.name)
+        return redact_value(self, column, *values)
+
+    many_rows = pa.concat_tables([rows] * (3 * DOWNLOAD_BATCH_ROWS))
+    once = [*csv.reader(io.StringIO("".join(long_view.iter_csv(rows))))][1:]
+    monkeypatch.setattr(RowView, "_redact_complete_value", count)
+    parts = [*long_view.iter_csv(many_rows.select(["prompt", "text", "score", "code", "name"]))]
+    assert len(parts) == 1 + 3 * len(rows)
+    assert max(Counter(calls).values()) <= len(rows)
+    downloaded = [*csv.reader(io.StringIO("".join(parts[1:])))]
+    assert downloaded == [row[4:] for row in once] * (3 * DOWNLOAD_BATCH_ROWS)
+    parquet = [*long_view.iter_parquet(many_rows.select(["copies", "code"]))]
+    assert len(parquet) == 3 * len(rows) + 1 and all(parquet)
+    table = pq.read_table(io.BytesIO(b"".join(parquet)))
+    assert table["copies"].equals(many_rows["copies"]) and len(table) == len(many_rows)
+
+
+@given(st.lists(st.none() | st.text("=+-@\uff1d;\t\r\n\x1c\x85\u3000 a'", max_size=6), max_size=20))
+def test_formulas_are_found_among_many_texts(texts):
+    expected = [None if text is None else defuse_formula(text) for text in texts]
+    assert _defuse_column(pa.chunked_array([pa.array(texts, pa.large_string())])) == expected
+
+
 def test_a_parquet_file_keeps_numbers_and_hides_the_same(view):
-    rows = pq.read_table(io.BytesIO(view.to_parquet(view.select_rows(RowQuery()).rows)))
+    rows = pq.read_table(io.BytesIO(b"".join(view.iter_parquet(view.select_rows(RowQuery()).rows))))
     assert rows["count"].to_pylist() == VALUES["count"] and rows["score"].to_pylist()[0] == 0.1
     assert rows["source"].to_pylist() == VALUES["source"]  # no spreadsheet executes it
     texts = " ".join(filter(None, rows["text"].to_pylist() + rows["name"].to_pylist()))
     assert "jane" not in texts and "vile" not in texts and "Roe" not in texts
     empty = view.select_rows(RowQuery(search="nowhere")).rows
-    assert len(pq.read_table(io.BytesIO(view.to_parquet(empty)))) == 0
+    assert len(pq.read_table(io.BytesIO(b"".join(view.iter_parquet(empty))))) == 0
 
 
 @pytest.mark.parametrize(
     "start",
-    ["=", "+", "-", "@", "\t", "\r", "\n", " =", "\n \u00a0@", "\uff1d", "\uff0b", "\uff20"],
+    ["=", "+", "-", "@", "\t", "\r", "\n", " =", "\u00a0@", "\uff1d", "\uff0b", "\uff20"],
 )
 def test_formulas_are_defused(start):
     assert defuse_formula(f"{start}1") == f"'{start}1"
     assert defuse_formula(f"1{start}") == f"1{start}"
 
 
-@pytest.mark.parametrize("text", ["", " ", " 1", "a = b"])
+@pytest.mark.parametrize("separator", [";", "\t", "\r", "\n", ";;", ";\t", "\r\n"])
+@pytest.mark.parametrize("formula", ["=1+1", " =1", "\u00a0-1", "+", "@A1", "\uff1d1"])
+def test_formulas_after_a_separator_are_defused(separator, formula):
+    """Some spreadsheets separate cells at semicolons or tabs, whatever the quotes are."""
+    text = f"a{separator}{formula};b"
+    assert defuse_formula(text) == f"a{separator}'{formula};b"
+    assert defuse_formula(f"\n{formula}") == f"'\n'{formula}"
+    assert defuse_formula(f'a{separator}"{formula};b') == f"a{separator}'\"{formula};b"
+
+
+def test_every_text_of_a_csv_file_is_quoted(view):
+    header, *lines = "".join(view.iter_csv(view.select_rows(RowQuery()).rows)).splitlines()
+    assert header.startswith('"') and header.count('","') == len(view.columns) - 1
+    assert any(",3," in line or line.endswith(",3") for line in lines)  # numbers are not quoted
+
+
+@pytest.mark.parametrize("text", ["", " ", " 1", "a = b", "a; b\tc\nd", "1;2", "a;b=c", ";"])
 def test_other_texts_are_not_changed(text):
     assert defuse_formula(text) == text
 
