@@ -10,29 +10,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hallmark.tasks.contract import Event, UsageError
+from hallmark.tasks.contract import Event
 
 if TYPE_CHECKING:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 
-def check_tensorboard_installed() -> None:
-    """Raise UsageError if TensorBoard is not installed."""
-    try:
-        import tensorboard.summary.writer.event_file_writer  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            f"the setting 'tensorboard' needs TensorBoard, which cannot be imported ({error}); "
-            "install it with pip install -c constraints.txt -e '.[tensorboard]', or remove the "
-            "setting"
-        ) from error
-
-
-class TensorBoardListener:
-    """Write the figures of stages to a folder, as ``stage/figure`` by step.
-
-    Call it through a ``BackgroundListener``, so that a full disk does not stop the training.
-    """
+class TensorBoardReporter:
+    """Write the figures of stages to a folder, as ``stage/figure`` by step."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +27,7 @@ class TensorBoardListener:
         if event.kind == "figures":
             values = {f"{event.label}/{name}": value for name, value in event.metrics.items()}
             self._write_scalars(event.completed, values)
-        elif event.kind == "done" and self.writer is not None:
+        elif event.kind in ("done", "failed") and self.writer is not None:
             self.writer.close()
             self.writer = None
 
