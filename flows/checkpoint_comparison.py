@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint
+from hallmark.flows.checkpoint_versions import CheckpointVersion, shorten_version_name
 from hallmark.flows.notices import log_which_run_is_latest
 from hallmark.flows.runs import (
     Run,
@@ -129,7 +130,7 @@ def _build_same_run_error(names: Sequence[str], run_id: str) -> UsageError:
     return UsageError(
         f"{' and '.join(names)} refer to the same audit, that of run {run_id}, so there is nothing "
         "to compare (only the newest audit of each checkpoint counts); specify two different "
-        "checkpoints, or two audit runs (hallmark runs lists all runs)"
+        "checkpoints, or two audit runs (to list all runs: hallmark runs)"
     )
 
 
@@ -158,7 +159,7 @@ def _find_compared_run(store: Store, name: str) -> ComparedRun:
         if PROFILE not in named_run.stages:
             raise UsageError(
                 f"{name}: run {named_run.id} has neither an audited model nor a datasheet; choose "
-                "another run (hallmark runs lists all runs)"
+                "another run (to list all runs: hallmark runs)"
             )
         return _build_compared_run(f"corpus of run {named_run.id}", named_run, None)
     audits = find_checkpoint_audits(store, name)
@@ -176,7 +177,7 @@ def _build_compared_run(name: str, run: Run, audits: CheckpointAudits | None) ->
     for card_label in ("datasheet", "model_card"):
         if card_label in run.stages:
             with suppress(HallmarkError):  # it is missing
-                artifact_names |= run[card_label].manifest["lineage"]["corpus_artifacts"]
+                artifact_names |= run[card_label].get_input_names_by_key("corpus_artifacts")
     artifacts = {
         label: find_artifact_by_name(run.store, artifact_name)
         for label, artifact_name in artifact_names.items()
@@ -203,7 +204,7 @@ def list_checkpoint_names(store: Store, training_name: str) -> list[str]:
     if not checkpoint_rows or "finetune" in training_run.stages:
         raise UsageError(
             f"{training_name}: run {training_run.id} did not train a model; choose a run that did "
-            "(hallmark runs lists all runs)"
+            "(to list all runs: hallmark runs)"
         )
     return [f"{training_run.id}@{row['step']}" for row in checkpoint_rows]
 
@@ -217,10 +218,36 @@ def find_checkpoint_audits(store: Store, checkpoint_name: str) -> CheckpointAudi
     runs = read_all_runs(store)
     matching_runs = [run for run in runs if run.id.startswith(checkpoint_name)]
     if len(matching_runs) == 1 and matching_runs[0].flow == "audit":
-        return CheckpointAudits(str(matching_runs[0].record["checkpoint"]), matching_runs[0])
+        name = shorten_version_name(str(matching_runs[0].record["checkpoint"]))
+        return CheckpointAudits(name, matching_runs[0])
+    if version := CheckpointVersion.parse(checkpoint_name):
+        return _find_version_audits(runs, version)
     resolved = resolve_checkpoint(store, checkpoint_name)  # refuses unknown and ambiguous names
     audit_runs = group_runs_by_audited_artifact_name(runs).get(resolved.checkpoint.name)
     return CheckpointAudits(resolved.name, audit_runs[0], audit_runs[1:]) if audit_runs else None
+
+
+def _find_version_audits(
+    runs: Sequence[Run], version: CheckpointVersion
+) -> CheckpointAudits | None:
+    """Find the runs that audited a version of a folder or a URI, which may have been replaced.
+
+    Raises:
+        UsageError: If the given digits belong to several versions.
+    """
+    runs_by_name = {
+        name: audit_runs
+        for name, audit_runs in group_runs_by_audited_artifact_name(runs).items()
+        if version.is_of_artifact(name)
+    }
+    if len(runs_by_name) > 1:
+        raise UsageError(
+            f"{version.name}: several audited checkpoints have a digest that begins with these "
+            f"digits: {', '.join(runs_by_name)}; specify more digits"
+        )
+    for audit_runs in runs_by_name.values():
+        return CheckpointAudits(version.short_name, audit_runs[0], audit_runs[1:])
+    return None
 
 
 def open_audit_run(store: Store, run_name: str, audit: str | None = None) -> Run:
@@ -263,7 +290,7 @@ def open_audit_run(store: Store, run_name: str, audit: str | None = None) -> Run
         only = f" --only {audit}" if audit else ""
         raise UsageError(
             f"{subject} has no audit{f' {audit}' if audit else ''} yet; run: hallmark audit "
-            f"{checkpoint}{only}; or choose an audited run (hallmark runs lists all runs)"
+            f"{checkpoint}{only}; or choose an audited run (to list all runs: hallmark runs)"
         )
     model = "the newest trained model" if trained_run else "a model"
     log_which_run_is_latest(audit_run.id, f"the newest run that audited {model}")
@@ -286,7 +313,8 @@ def _has_audited_model_of(trained_run: Run, audit_run: Run) -> bool:
     try:
         checkpoint_names = trained_run["pretrain"]["checkpoints"].read(["artifact"])["artifact"]
         audited_name = audit_run.audited_checkpoint
-        if os.path.isabs(audited_name):  # a folder outside the store
+        if os.path.isabs(audited_name) or CheckpointVersion.parse(audited_name):
+            # It is outside the store.
             return False
         audited_checkpoint = resolve_checkpoint(audit_run.store, audited_name).checkpoint
     except HallmarkError:  # an artifact is missing
@@ -303,7 +331,7 @@ def group_runs_by_audited_artifact_name(runs: Sequence[Run]) -> dict[str, list[R
     for run in reversed(runs):
         with suppress(HallmarkError):
             if "model_card" in run.stages:
-                checkpoint = run["model_card"].manifest["lineage"]["checkpoint"]
+                checkpoint = run["model_card"].get_input_name("checkpoint")
                 runs_by_checkpoint.setdefault(checkpoint, []).append(run)
     return runs_by_checkpoint
 

@@ -38,7 +38,7 @@ class CheckpointAnnouncer:
             return
         checkpoint, run = event.artifact, self.run
         assert checkpoint is not None
-        step: int = checkpoint.manifest["parts"]["key"]["step"]
+        step = checkpoint.training_step
         emit_event(
             CHECKPOINT_COMMITTED_EVENT,
             resource={

@@ -10,6 +10,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+from hallmark.flows.audit_selection import CORPUS_AUDITS
+from hallmark.flows.checkpoint_versions import CheckpointVersion, open_checkpoint_version
 from hallmark.flows.corpus import Corpus
 from hallmark.flows.deployment_checks import check_checkpoint_allowed, check_store_allowed
 from hallmark.flows.notices import log_which_run_is_latest
@@ -19,6 +21,7 @@ from hallmark.flows.runs import (
     find_artifact,
     iter_latest_candidates,
     open_run,
+    open_store,
     read_all_runs,
 )
 from hallmark.tasks.contract import (
@@ -29,6 +32,7 @@ from hallmark.tasks.contract import (
     UsageError,
     folder_to_artifact,
     get_artifact_store,
+    make_circular_lineage_error,
 )
 
 #: The stages that may be the first after those of the corpus.
@@ -71,12 +75,14 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
         store: The store of the runs.
         checkpoint_name: RUN or RUN@STEP (RUN may be "latest", the newest that has completed a
             pretraining; while a training continues, its run must be named by its id), the name of
-            an artifact ("checkpoint/0123…"), or a folder: of a checkpoint in any store, or of a
-            Hugging Face model.
+            an artifact ("checkpoint/0123…"), a folder: of a checkpoint in any store, or of a
+            Hugging Face model; or a version of a folder or a URI, LOCATION@DIGEST.
 
     Raises:
         UsageError: If there is no such checkpoint.
     """
+    if version := CheckpointVersion.parse(checkpoint_name):
+        return ResolvedCheckpoint(open_checkpoint_version(store, version))
     resolved = find_checkpoint_in_folder(checkpoint_name)
     if resolved is not None:
         return resolved
@@ -123,6 +129,17 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
     return _trace_checkpoint_origin(
         store, find_artifact(store, matching_rows[-1]["artifact"]), preferred_run=run
     )
+
+
+def get_checkpoint_artifact_name(store: Store, checkpoint_name: str) -> str:
+    """Return the artifact name of a checkpoint, without opening a version that a run recorded.
+
+    Raises:
+        UsageError: If there is no such checkpoint.
+    """
+    if version := CheckpointVersion.parse(checkpoint_name):
+        return version.artifact_name
+    return resolve_checkpoint(store, checkpoint_name).checkpoint.name
 
 
 def _find_latest_trained_run(store: Store, checkpoint_name: str) -> Run:
@@ -176,15 +193,17 @@ def trace_training_history(
     history = TrainingHistory({}, {}, {})
     while training_run is not None and (store := get_artifact_store(training_run)) is not None:
         number = str(len(history.training_runs))
-        lineage = checkpoint.manifest["lineage"]
-        packed_corpus = store.find_artifact(*lineage["packed_corpus"].split("/"))
+        if any(checkpoint.name == earlier.name for earlier in history.checkpoints.values()):
+            raise make_circular_lineage_error(checkpoint.name)
+        packed_corpus = store.find_artifact(*checkpoint.get_input_name("packed_corpus").split("/"))
         if packed_corpus is None:
             return None
         history.checkpoints[number], history.training_runs[number] = checkpoint, training_run
         history.packed_corpora[number] = packed_corpus
-        if lineage["start_checkpoint"] is None:
+        start_name = checkpoint.find_input_name("start_checkpoint")
+        if start_name is None:
             return history
-        start_checkpoint = store.find_artifact(*lineage["start_checkpoint"].split("/"))
+        start_checkpoint = store.find_artifact(*start_name.split("/"))
         if start_checkpoint is None:
             return None
         checkpoint = start_checkpoint
@@ -194,13 +213,16 @@ def trace_training_history(
 
 def find_training_run(store: Store, checkpoint: Artifact) -> Artifact | None:
     """Find the training that wrote a checkpoint, as in ``ResolvedCheckpoint.training_run``."""
-    training_run = store.find_artifact("pretrain", checkpoint.manifest["parts"]["parent"])
+    parent = checkpoint.manifest["parts"].get("parent")
+    if not parent:
+        raise checkpoint.make_manifest_error("parts.parent must be the fingerprint of its training")
+    training_run = store.find_artifact("pretrain", parent)
     if training_run is not None:
         return training_run
     reconstructions = [
         artifact
-        for artifact in store.list_artifacts("reconstruct_reads")
-        if artifact.manifest["lineage"]["checkpoint"] == checkpoint.name
+        for artifact in store.list_artifacts("reconstruct_reads", skip_damaged=True)
+        if artifact.lineage.get("checkpoint") == checkpoint.name
     ]
     return max(reconstructions, key=lambda artifact: artifact.manifest["created"], default=None)
 
@@ -208,8 +230,11 @@ def find_training_run(store: Store, checkpoint: Artifact) -> Artifact | None:
 def get_permanent_name(store: Store, resolved: ResolvedCheckpoint, checkpoint_name: str) -> str:
     """Return a name that will still mean this checkpoint later, unlike "latest".
 
-    This is its name in the store, or the absolute path of a folder outside the store.
+    This is its name in the store, or the absolute path of a folder outside the store. A version of
+    a folder or a URI keeps the name that was given, with the complete digest.
     """
+    if version := CheckpointVersion.parse(checkpoint_name):
+        return CheckpointVersion(version.location, resolved.checkpoint.content_digest).name
     if store.find_artifact(*resolved.checkpoint.name.split("/")) is None:
         return os.path.abspath(Path(checkpoint_name).expanduser())
     return resolved.name
@@ -237,11 +262,13 @@ def find_checkpoint_in_folder(folder_name: str) -> ResolvedCheckpoint | None:
             "the full path"
         ) from error
     check_checkpoint_allowed(folder_name)
+    if CheckpointVersion.parse(folder_name):
+        return None  # its copy is in a store
     if path.is_dir():
         for folder in (path.resolve(), path.resolve().parent):
             if (folder / "manifest.json").exists() and folder.parent.name == "checkpoint":
                 check_store_allowed(str(folder.parents[2]))
-                folder_store = Store(folder.parents[2])
+                folder_store = open_store(str(folder.parents[2]))
                 return _trace_checkpoint_origin(
                     folder_store, find_artifact(folder_store, f"checkpoint/{folder.name}")
                 )
@@ -262,35 +289,45 @@ def find_checkpoint_in_folder(folder_name: str) -> ResolvedCheckpoint | None:
 
 
 def _trace_checkpoint_origin(
-    store: Store, checkpoint: Artifact, preferred_run: Run | None = None
+    store: Store,
+    checkpoint: Artifact,
+    preferred_run: Run | None = None,
+    visited_names: Sequence[str] = (),
 ) -> ResolvedCheckpoint:
     """Trace a checkpoint back to its training, its corpus and a run that contains them.
 
     The run is ``preferred_run`` if given, else the newest run that trained the checkpoint or is
     training it, else the newest run with its corpus. Arms of experiments come after other runs.
+
+    Args:
+        store: The store of the checkpoint.
+        checkpoint: The checkpoint.
+        preferred_run: The run that the user named.
+        visited_names: The checkpoints that were fine-tuned from this one.
     """
-    if base_name := checkpoint.manifest["lineage"].get("checkpoint"):  # it was fine-tuned
+    if checkpoint.name in visited_names:
+        raise make_circular_lineage_error(checkpoint.name)
+    if base_name := checkpoint.find_input_name("checkpoint"):  # it was fine-tuned
         base_checkpoint = store.find_artifact(*base_name.split("/"))
         resolved_base = (
             ResolvedCheckpoint(checkpoint)
             if base_checkpoint is None
-            else _trace_checkpoint_origin(store, base_checkpoint)
+            else _trace_checkpoint_origin(
+                store, base_checkpoint, visited_names=[*visited_names, checkpoint.name]
+            )
         )
         return replace(resolved_base, checkpoint=checkpoint, training_run=None)
     training_run = find_training_run(store, checkpoint)
-    packed_corpus = find_artifact(store, checkpoint.manifest["lineage"]["packed_corpus"])
+    packed_corpus = find_artifact(store, checkpoint.get_input_name("packed_corpus"))
     if packed_corpus.stage == "pad_removed_documents":
         # Only training reads the padded copy; audits use the complete corpus.
-        packed_corpus = find_artifact(store, packed_corpus.manifest["lineage"]["packed_corpus"])
-    corpus_names = packed_corpus.manifest["lineage"][
-        "documents"
-    ]  # a list if the corpus was extended
+        packed_corpus = find_artifact(store, packed_corpus.get_input_name("packed_corpus"))
     *earlier_corpora, planted_corpus = [
         find_artifact(store, corpus_name)
-        for corpus_name in ([corpus_names] if isinstance(corpus_names, str) else corpus_names)
+        for corpus_name in packed_corpus.list_input_names("documents")
     ]
     if planted_corpus.stage == "leave_out":  # likewise
-        planted_corpus = find_artifact(store, planted_corpus.manifest["lineage"]["documents"])
+        planted_corpus = find_artifact(store, planted_corpus.get_input_name("documents"))
     earlier_corpus = Corpus(tuple({"plant_canaries": artifact} for artifact in earlier_corpora))
 
     def has_artifact(run: Run, stage: str, artifact: Artifact | None) -> bool:
@@ -313,3 +350,18 @@ def _trace_checkpoint_origin(
             return ResolvedCheckpoint(checkpoint, training_run, corpus, run)
     corpus = earlier_corpus.with_addition({"plant_canaries": planted_corpus})
     return ResolvedCheckpoint(checkpoint, training_run, corpus)
+
+
+def check_corpus_known(store: Store, checkpoint_name: str, only: Sequence[str] | None) -> None:
+    """Check that the corpus of a checkpoint is known if audits that need it were named.
+
+    Raises:
+        UsageError: If it is unknown; names these audits.
+    """
+    corpus_audits = [name for name in only or () if name in CORPUS_AUDITS]
+    if corpus_audits and resolve_checkpoint(store, checkpoint_name).corpus is None:
+        raise UsageError(
+            f"the option 'only' ({','.join(corpus_audits)!r}) selects audits that compare a model "
+            f"with its training corpus, but the corpus of {checkpoint_name} is not in this store; "
+            "choose other audits, or a checkpoint from a run in this store"
+        )

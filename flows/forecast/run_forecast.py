@@ -25,12 +25,13 @@ from hallmark.flows.auditing import (
     check_model_settings,
     choose_audits_of_run,
 )
-from hallmark.flows.config import ROOT_KEYS, Config, load_config, read_answers
+from hallmark.flows.config import STAGE_SECTIONS, Config, load_config, read_answers
 from hallmark.flows.corpus_additions import (
     check_preferred_sources_exist,
     open_earlier_corpus_or_empty,
     resolve_earlier_run_id,
 )
+from hallmark.flows.credentials import export_credentials
 from hallmark.flows.curation import curate_corpus
 from hallmark.flows.forecast import baseline_costs, training_costs
 from hallmark.flows.forecast.corpus_estimates import (
@@ -75,7 +76,6 @@ from hallmark.tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, needs_
 Report = dict[str, Any]
 
 #: The stages before the training, through which a sample goes.
-STAGE_SECTIONS = [name for name in Config.model_fields if name not in ROOT_KEYS]
 SAMPLED_STAGES = STAGE_SECTIONS[: STAGE_SECTIONS.index("pretrain")]
 #: The stages whose artifacts give the exact size of the corpus.
 CORPUS_STAGES = ("ingest", "plant_canaries", "pack")
@@ -105,6 +105,7 @@ def forecast_run(
         UsageError: If an argument is wrong.
     """
     settings = read_answers(load_config(config_name, overrides))
+    export_credentials(settings.credentials)
     check_last_stage(last_stage, settings)
     uri = resolve_store_uri(store or settings.store)
     check_policy_rules(settings, uri)

@@ -36,12 +36,12 @@ class ReadOnlyStore(Store):
     """
 
     def put(self, key: str, data: bytes | Path) -> NoReturn:
-        raise AssertionError(f"a forecast must not write {key}")
+        raise AssertionError(f"a forecast must not write {key} to the store")
 
     create_if_absent = put
 
     def delete(self, keys: list[str]) -> NoReturn:
-        raise AssertionError(f"a forecast must not remove {keys}")
+        raise AssertionError(f"a forecast must not delete {keys} from the store")
 
     @property
     def secret(self) -> bytes:
@@ -221,7 +221,10 @@ def _explain_cache_miss(bound_stage: BoundStage) -> str:
     newest_artifact = find_newest_artifact(bound_stage.session.store, bound_stage.stage.name)
     if newest_artifact is None:
         return "the store has no artifact of this stage"
-    newest_components = newest_artifact.manifest["parts"]
+    newest_components, components = map(
+        bound_stage.session.equivalent_versions.replace_versions,
+        (newest_artifact.manifest["parts"], bound_stage.fingerprint_components),
+    )
     component_labels = {
         "external": "external input",
         "code": "code",
@@ -234,7 +237,7 @@ def _explain_cache_miss(bound_stage: BoundStage) -> str:
         for component, component_label in component_labels.items()
         if (
             changed_keys := find_changed_keys(
-                newest_components.get(component, {}), bound_stage.fingerprint_components[component]
+                newest_components.get(component, {}), components[component]
             )
         )
     ]
@@ -263,4 +266,4 @@ def find_newest_artifact(store: Store, stage_name: str) -> Artifact | None:
             continue
         if artifact:
             artifacts.append(artifact)
-    return max(artifacts, key=lambda artifact: artifact.manifest.get("created", ""), default=None)
+    return max(artifacts, key=lambda artifact: artifact.manifest["created"], default=None)

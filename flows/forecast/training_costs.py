@@ -80,7 +80,8 @@ def estimate_memory_bytes_by_use(
     optimizer_count = 2 * total - (
         parameter_counts["matrices"] if train_config.optimizer == "muon" else 0
     )
-    shard_count = max(1, train_config.processes) if train_config.parallel == "fsdp" else 1
+    process_count = max(1, train_config.processes) * train_config.hosts
+    shard_count = process_count if train_config.parallel == "fsdp" else 1
     memory_by_kind = {"weights": total, "gradients": total, "optimizer": optimizer_count}
     memory_by_kind = {
         name: BYTES_PER_NUMBER * count // shard_count for name, count in memory_by_kind.items()
@@ -114,8 +115,15 @@ def measure_training_steps(
     work_folder = folder / "training"
     unreached_step = max(train_config.steps, 10**9)  # disables validation and checkpoints
     disabled_intervals: Any = {"checkpoint_every": unreached_step, "validate_every": unreached_step}
+    # On one host, which computes its share of each batch.
+    share: Any = {"batch_size": train_config.batch_size // train_config.hosts, "hosts": 1}
     trial_config = replace(
-        train_config, **disabled_intervals, log_spaced_checkpoints=False, state_every=0
+        train_config,
+        **disabled_intervals,
+        **share,
+        rendezvous="",
+        log_spaced_checkpoints=False,
+        state_every=0,
     )
     job = {
         "model": config_to_dict(model_config),

@@ -66,7 +66,7 @@ class Commands:
 
         def find_deployment():
             answer = api.get(f"{self.server}/deployments/name/audit/{name}")
-            is_found = answer.is_success and answer.json()["parameters"]["only"] == [audit]
+            is_found = answer.is_success and answer.json()["parameters"]["audits"] == [audit]
             return answer.json() if is_found else None
 
         with self.start("serve", "smoke", "--audit-checkpoints", "--only", audit) as serve:
@@ -157,7 +157,7 @@ def test_a_failed_policy_stops_the_training(commands):
             run = commands.find_training_run(known_ids)
             audit_id = api.get(f"{commands.server}/flow_runs/{flow_run['id']}").json()["name"]
             reason = (
-                "stage pretrain: the training was stopped because its checkpoint of step 0 failed "
+                "stage pretrain: training was stopped because its checkpoint of step 0 failed "
                 f"the rule harmless of the policy in the audit run {audit_id}; "
             )
             assert run.status == "failed" and run.record["error"].startswith(reason)

@@ -9,6 +9,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from hallmark.flows.checkpoint_events import CHECKPOINT_COMMITTED_EVENT
 from hallmark.flows.config import load_config
 from hallmark.flows.run_recording import record_run
+from hallmark.flows.run_request import RunRequest
 from hallmark.flows.runs import open_run
 from hallmark.tasks.contract import EmptyConfig, HallmarkError, StageContext, Store, stage
 from tests.flows.test_run_outcome import read_from_server
@@ -34,12 +35,12 @@ def store(tmp_path):
     return Store(tmp_path / "store")
 
 
-def train(store, steps, label="pretrain", **record_fields):
+def train(store, steps, label="pretrain", request=None):
     """Run a training that is stopped after these steps."""
     steps_to_commit[:] = steps
     with (
         pytest.raises(HallmarkError, match="was stopped"),
-        record_run("pretrain", load_config("smoke"), store, record_fields),
+        record_run("pipeline", load_config("smoke"), store, request),
     ):
         train_for_events.with_label(label)(EmptyConfig())
 
@@ -106,7 +107,8 @@ def test_a_resumed_training_announces_only_its_new_checkpoints(server, store):
 
 def test_arms_of_experiments_are_not_announced(server, store):
     def training():
-        train(store, [0, 20], experiment_arm="the control arm of mitigate")
+        arm = RunRequest(flow="pipeline", experiment_arm="the control arm of mitigate")
+        train(store, [0, 20], request=arm)
         train(store, [40], label="finetune")
 
     [event] = read_events(server, training, 40)
