@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hallmark.flows.checkpoint_resolution import resolve_checkpoint
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-from hallmark.tasks.contract import Store, UsageError, format_closest_name_hint
+from hallmark.tasks.contract import UsageError, format_closest_name_hint
 
 #: All audits, in the order of the card.
 ALL_AUDITS = tuple(AUDIT_DESCRIPTIONS)
@@ -63,21 +62,6 @@ def check_audit_names(audit_names: Sequence[str], option: str = "only") -> None:
     raise UsageError(
         f"{option} {','.join(audit_names)!r}: {problem}; choose from {', '.join(ALL_AUDITS)}"
     )
-
-
-def check_corpus_known(store: Store, checkpoint_name: str, only: Sequence[str] | None) -> None:
-    """Check that the corpus of a checkpoint is known if audits that need it were named.
-
-    Raises:
-        UsageError: If it is unknown; names these audits.
-    """
-    corpus_audits = [name for name in only or () if name in CORPUS_AUDITS]
-    if corpus_audits and resolve_checkpoint(store, checkpoint_name).corpus is None:
-        raise UsageError(
-            f"the option 'only' ({','.join(corpus_audits)!r}) selects audits that compare a model "
-            f"with its training corpus, but the corpus of {checkpoint_name} is not in this store; "
-            "choose other audits, or a checkpoint from a run in this store"
-        )
 
 
 def parse_audit_names(values: Sequence[str] | None) -> list[str] | None:

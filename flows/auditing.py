@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import ValidationError
+
 from hallmark.flows.audit_execution import (
     ProbeAudits,
     TrainingInputs,
@@ -38,6 +40,7 @@ from hallmark.tasks.contract import (
     UsageError,
     get_artifact_store,
     get_current_session,
+    make_circular_lineage_error,
 )
 from hallmark.tasks.corpus.identities import record_lexicons
 from hallmark.tasks.training.reconstructed_reads import (
@@ -179,28 +182,34 @@ def find_or_reconstruct_training(
         return training_run
     store = get_artifact_store(checkpoint)
     training_config = checkpoint.manifest.get("parts", {}).get("config", {})
-    lineage = checkpoint.manifest.get("lineage", {})
-    if store is None or "train" not in training_config or "packed_corpus" not in lineage:
+    packed_name = checkpoint.find_input_name("packed_corpus")
+    if store is None or "train" not in training_config or packed_name is None:
         return None
-    packed_corpus = find_artifact(store, lineage["packed_corpus"])
+    packed_corpus = find_artifact(store, packed_name)
     if packed_corpus.purge_time_by_doc_id:
         return None
-    document_names = lineage["documents"]  # a list if the corpus was extended
     return reconstruct_reads.with_label(label)(
         checkpoint=checkpoint,
         packed_corpus=packed_corpus,
-        documents=[
-            find_artifact(store, name)
-            for name in ([document_names] if isinstance(document_names, str) else document_names)
-        ],
+        documents=[find_artifact(store, name) for name in checkpoint.list_input_names("documents")],
         config=ReconstructReadsConfig(
-            step=checkpoint.manifest["parts"]["key"]["step"],
-            train=ReadOrderConfig(
-                seed=training_config["train"]["seed"],
-                batch_size=training_config["train"]["batch_size"],
-            ),
+            step=checkpoint.training_step,
+            train=_read_order_config(checkpoint),
         ),
     )
+
+
+def _read_order_config(checkpoint: Artifact) -> ReadOrderConfig:
+    """Read the settings of a training that decide in which order it read the sequences."""
+    try:
+        return ReadOrderConfig(
+            seed=checkpoint.get_setting("train", "seed"),
+            batch_size=checkpoint.get_setting("train", "batch_size"),
+        )
+    except ValidationError as error:
+        raise checkpoint.make_manifest_error(
+            "parts.config.train.seed and batch_size must be whole numbers"
+        ) from error
 
 
 def has_samples(training_run: Artifact) -> bool:
@@ -282,12 +291,15 @@ def _collect_training_inputs(
 
 def _reconstruct_earlier_trainings(checkpoint: Artifact) -> None:
     """Reconstruct the trainings that a checkpoint continues, if they have not ended."""
-    store, number = get_artifact_store(checkpoint), 0
-    while store is not None and (start_name := checkpoint.manifest["lineage"]["start_checkpoint"]):
+    store, visited_names = get_artifact_store(checkpoint), set[str]()
+    while store is not None and (start_name := checkpoint.find_input_name("start_checkpoint")):
+        if checkpoint.name in visited_names:
+            raise make_circular_lineage_error(checkpoint.name)
+        visited_names.add(checkpoint.name)
         start_checkpoint = store.find_artifact(*start_name.split("/"))
-        if start_checkpoint is None or "checkpoint" in start_checkpoint.manifest["lineage"]:
+        if start_checkpoint is None or "checkpoint" in start_checkpoint.lineage:
             return
-        checkpoint, number = start_checkpoint, number + 1
+        checkpoint, number = start_checkpoint, len(visited_names)
         find_or_reconstruct_training(
             checkpoint,
             find_training_run(store, checkpoint),
@@ -325,7 +337,7 @@ def find_lineage_input(
     store = get_artifact_store(artifact)
     if store is None:
         return None
-    stage_name, _, fingerprint = artifact.manifest["lineage"][input_name].partition("/")
+    stage_name, _, fingerprint = artifact.get_input_name(input_name).partition("/")
     return store.find_artifact(stage_name, fingerprint) if stage in (None, stage_name) else None
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from hallmark.flows.output_folders import check_can_be_created, resolve_new_folder
 from hallmark.flows.runs import Run, find_artifact
 from hallmark.model.interchange.atomic_files import sync_to_disk, write_folder_atomically
 from hallmark.reports.exports.export_files import build_export_files
@@ -21,30 +21,28 @@ def find_run_cards(run: Run) -> tuple[Artifact | None, Artifact | None]:
     model_card = run["model_card"] if "model_card" in run.stages else None
     datasheet = run["datasheet"] if "datasheet" in run.stages else None
     if datasheet is None and model_card is not None:
-        name = model_card.manifest["lineage"]["corpus_artifacts"].get("datasheet")
+        name = model_card.get_input_names_by_key("corpus_artifacts").get("datasheet")
         datasheet = None if name is None else find_artifact(run.store, name)
     if model_card is None and datasheet is None:
         raise UsageError(
             f"run {run.id} has neither a model card nor a datasheet; choose a run that has one "
-            "(hallmark runs lists all runs)"
+            "(to list all runs: hallmark runs)"
         )
     return model_card, datasheet
 
 
-def export_run_cards(run: Run, folder: Path) -> list[str]:
+def export_run_cards(run: Run, folder_name: str) -> list[str]:
     """Write the cards of a run into a new folder, and return the paths of the files within it.
 
     A killed process leaves no folder of this name.
 
     Raises:
-        UsageError: The folder exists and is not empty, or the run has no card.
+        UsageError: The folder is not empty or cannot be created, or the run has no card.
         HallmarkError: A card is damaged, or an earlier version of the code wrote it.
     """
-    folder = Path(os.path.realpath(folder))
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        problem = "exists and is not empty" if folder.is_dir() else "is not a folder"
-        raise UsageError(f"{folder} {problem}; choose a new folder for the export")
+    folder = resolve_new_folder(folder_name, "export")
     model_card, datasheet = find_run_cards(run)
+    check_can_be_created(folder, "export")
     with write_folder_atomically(folder) as new_folder:
         return write_card_exports(run.store, model_card, datasheet, new_folder)
 

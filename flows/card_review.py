@@ -5,7 +5,7 @@ The command ``hallmark review`` and pages of an application call the same functi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from hallmark.flows.finding_trace import find_finding
@@ -13,9 +13,10 @@ from hallmark.flows.runs import Run, open_run
 from hallmark.reports.review.approval import Approval, is_dated_in_future, judge_card
 from hallmark.reports.review.evidence_hash import compute_evidence_hash
 from hallmark.reports.review.review_store import StoredReview, read_reviews, write_review
-from hallmark.reports.review.signatures import SignerFiles, check_signature
+from hallmark.reports.review.signatures import SignerFiles, is_signature_of
 from hallmark.reports.review.statements import (
     CARD_STAGES,
+    MAX_NOTES,
     CardStage,
     Decision,
     Review,
@@ -59,15 +60,9 @@ def describe_card_artifact(card: Artifact, kind: CardStage, run_id: str) -> Revi
     return ReviewedCard(
         kind=kind,
         run=run_id,
-        checkpoint=read_card_checkpoint_digest(card),
+        checkpoint=card.get_input_digest("checkpoint"),
         evidence_hash=compute_evidence_hash(card),
     )
-
-
-def read_card_checkpoint_digest(card: Artifact) -> str | None:
-    """Read the content digest of the checkpoint that a card is about; None without one."""
-    digest: str | None = card.manifest["parts"]["inputs"].get("checkpoint")
-    return digest
 
 
 def judge_run_cards(run: Run, signer_files: SignerFiles) -> list[Approval]:
@@ -106,14 +101,19 @@ def create_review(
         expires: Last day of an approval, such as "2027-12-31"; None without an end.
 
     Raises:
-        UsageError: A note is empty, or about a figure or finding that the card does not have.
+        UsageError: There are too many notes, or one is empty, or about a figure or finding that
+            the card does not have.
         StatementError: A text is not valid.
     """
+    if len(notes) > MAX_NOTES:
+        raise UsageError(
+            f"the review has {len(notes):,} notes, but {MAX_NOTES} are possible; write fewer notes"
+        )
     card = describe_run_card(run, kind)
     for about, text in notes:
         if not text.strip():
             raise UsageError(f"the note about {about!r:.120} is empty; write a remark")
-        _check_note_subject(run, run[kind], about)
+    _check_note_subjects(run, run[kind], dict.fromkeys(about for about, _ in notes))
     return make_review(
         reviewer=reviewer.strip(),
         decision=decision,
@@ -138,9 +138,11 @@ def store_review(store: Store, statement: bytes, signature: bytes) -> StoredRevi
             f"the statement is dated in the future ({review.date[:10]}), so no later decision "
             "could replace it; check the clock and write a new review"
         )
-    check = check_signature(statement, signature, SignerFiles())
-    if check.outcome == "signature_invalid":
-        raise HallmarkError(f"{check.reason}; sign the statement again without changing it")
+    if not is_signature_of(signature, statement):
+        raise HallmarkError(
+            "the signature does not belong to this statement; sign the statement again without "
+            "changing it"
+        )
     run = open_run(review.card.run, store)
     if describe_run_card(run, review.card.kind) != review.card:
         raise HallmarkError(
@@ -150,17 +152,18 @@ def store_review(store: Store, statement: bytes, signature: bytes) -> StoredRevi
     return write_review(store, statement, signature)
 
 
-def _check_note_subject(run: Run, card: Artifact, about: str) -> None:
-    """Check that a note is about a figure of the card or a finding of its audits."""
+def _check_note_subjects(run: Run, card: Artifact, subjects: Iterable[str]) -> None:
+    """Check that notes are about figures of the card or findings of its audits."""
     figure_ids = card["figures"].read(["id"])["id"].to_pylist() if "figures" in card.tables else []
-    if about in figure_ids:
-        return
-    audit, separator, _ = about.partition(".")
-    if separator and audit in AUDIT_DESCRIPTIONS:
+    for about in subjects:
+        if about in figure_ids:
+            continue
+        audit, separator, _ = about.partition(".")
+        if not separator or audit not in AUDIT_DESCRIPTIONS:
+            hint = format_closest_name_hint(about, figure_ids)
+            raise UsageError(
+                f"the card has no figure {about!r:.120}{hint}; specify the id of a figure, as in "
+                "the links on the page, or a finding, as listed by the command: hallmark findings "
+                f"{run.id}"
+            )
         find_finding(run, about)
-        return
-    raise UsageError(
-        f"the card has no figure {about!r:.120}{format_closest_name_hint(about, figure_ids)}; "
-        "specify the id of a figure, as in the links on the page, or a finding, as listed by the "
-        f"command: hallmark findings {run.id}"
-    )

@@ -18,12 +18,20 @@ from importlib.metadata import version
 from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
 from hallmark.flows.commands.flow_execution import configure_prefect_environment
+from hallmark.flows.json_logging import (
+    LOG_FORMAT_VARIABLE,
+    LOG_FORMATS,
+    JsonLogHandler,
+    install_json_log,
+    is_json_log,
+)
 from hallmark.flows.notices import NOTICE
 
 app = App(
     name="hallmark",
     help="Train a language model from raw text and audit it, with evidence for every step. "
-    "Every command accepts --debug, which shows the traceback of an error.",
+    "Every command accepts --debug, which shows the traceback of an error, and --log-format json, "
+    "which writes progress, logs and errors to stderr as one JSON object per line.",
     version=lambda: version("hallmark"),
     help_format="markdown",
     # Values are texts as a person wrote them: a remark that begins with "[" is no JSON.
@@ -40,6 +48,9 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "init": "Write a config with comments, and a file for your answers to the questions on the "
         "cards.",
         "run": "Run a config from end to end: curate the text, train, audit and report.",
+        "plan": "Plan a run of any size from earlier runs: time, memory and disk on a number of "
+        "hosts.",
+        "join-training": "Train on this host together with the host that executes a run.",
         "audit": "Audit a checkpoint and write its model card, without rebuilding the corpus.",
         "finetune": "Fine-tune a checkpoint on labelled data or text pairs, score it and write "
         "its task card.",
@@ -61,8 +72,8 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "ML-BOM and JSON.",
         "compare": "Compare two runs, checkpoints or datasheets, or all audited checkpoints of a "
         "training run.",
-        "findings": "List the findings of a run, largest risk first, with null values, "
-        "conclusions and verdicts.",
+        "findings": "List the findings of a run, largest risk first, with conclusions, "
+        "verdicts and the values expected under the null hypothesis.",
         "trace": "Follow a document through all stages of a run, trace a finding to its worst "
         "rows and the training documents that contain the same text, or trace any text "
         "to the training documents that contain spans of it.",
@@ -89,11 +100,11 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
     },
     (
         "Experiments",
-        "Measure what causes a finding, and how reliable the audits are.",
+        "Determine what causes a finding, and measure how reliable the audits are.",
     ): {
         "mitigate": "Train a model without the documents to which findings were traced, or without "
-        "toxic documents, and compare it with a control model trained without an equal number of "
-        "random documents.",
+        "toxic documents, and compare it with a control model whose training left out an "
+        "equal number of randomly chosen documents.",
         "prove": "Test whether findings disappear when the documents to which they were traced "
         "are removed; random removals and retraining with other seeds serve as controls.",
         "study": "Measure the error rates of the audits on synthetic corpora whose effects are "
@@ -103,10 +114,18 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "Operations",
         "Check stores and reproducibility, look up settings, and schedule runs.",
     ): {
-        "replay": "Repeat a run from its run.json in a new store and compare the hash of every "
-        "artifact.",
+        "replay": "Repeat a run from its run.json in a new store, and compare each artifact's "
+        "hash with that of the original artifact.",
         "verify": "Read every file of a run, or of the whole store, and compare its SHA-256 with "
         "the manifest.",
+        "push": "Copy runs with everything they refer to into another store: artifacts, "
+        "checkpoints, reviews, releases and records of purges.",
+        "pull": "Copy runs with everything they refer to from another store: artifacts, "
+        "checkpoints, reviews, releases and records of purges.",
+        "du": "Show what uses the space of a store: artifacts by stage, runs, shared artifacts, "
+        "other folders, and what gc can remove.",
+        "gc": "Remove what no run, review or release needs: artifacts, unfinished files of "
+        "processes that are gone, and caches.",
         "settings": "List the settings of a config with their defaults, allowed values and "
         "meanings.",
         "tables": "List the tables of every stage and their columns, with type, unit, kind and "
@@ -120,6 +139,13 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
 #: Second names of commands.
 COMMAND_ALIASES = {"mitigate": "ablate", "study": "calibrate"}
 
+#: Usage lines of commands with several arguments of a kind.
+COMMAND_USAGES = {
+    "push": "Usage: hallmark push [OPTIONS] RUN... DESTINATION",
+    "pull": "Usage: hallmark pull [OPTIONS] RUN... SOURCE",
+    "replay": "Usage: hallmark replay [OPTIONS] [RUN...]",
+}
+
 for group_number, ((title, group_description), group_commands) in enumerate(COMMAND_GROUPS.items()):
     command_group = Group(title, help=group_description, sort_key=group_number)
     for command_name, description in group_commands.items():
@@ -129,6 +155,7 @@ for group_number, ((title, group_description), group_commands) in enumerate(COMM
             name=command_name,
             alias=COMMAND_ALIASES.get(command_name),
             help=description,
+            usage=COMMAND_USAGES.get(command_name),
             group=command_group,
         )
 
@@ -152,13 +179,16 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
+    arguments = _apply_log_format(arguments)
     configure_prefect_environment()
     # Most objects live to the end of a command, so the collector seldom finds anything.
     gc.set_threshold(*GARBAGE_COLLECTION_THRESHOLDS)
     atexit.register(gc.freeze)  # saves the second that a last garbage collection takes
     logger = logging.getLogger("hallmark")
     level = logging.DEBUG if debug else NOTICE
-    logger.addHandler(_StderrLogHandler(level))
+    logger.addHandler(
+        JsonLogHandler(install_json_log(), level) if is_json_log() else _StderrLogHandler(level)
+    )
     logger.setLevel(level)
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
@@ -194,6 +224,22 @@ def main(arguments: list[str] | None = None) -> None:
             "(run again with --debug to see the traceback)",
             1,
         )
+
+
+def _apply_log_format(arguments: list[str]) -> list[str]:
+    """Set the format of logs that --log-format names, and return the other arguments."""
+    remaining: list[str] = []
+    iterator = iter(arguments)
+    for argument in iterator:
+        name, separator, value = argument.partition("=")
+        if name != "--log-format":
+            remaining.append(argument)
+            continue
+        log_format = value if separator else next(iterator, "")
+        if log_format not in LOG_FORMATS:
+            _exit_with_error(f"--log-format {log_format}: choose text or json", 2)
+        os.environ[LOG_FORMAT_VARIABLE] = log_format
+    return remaining
 
 
 class _StderrLogHandler(logging.Handler):
@@ -234,7 +280,10 @@ def _print_to_stderr(text: str) -> None:
 
 
 def _exit_with_error(message: str, exit_code: int) -> None:
-    _print_to_stderr(f"hallmark: {message}")
+    if is_json_log():
+        install_json_log().write("ERROR", message, exit_code=exit_code)
+    else:
+        _print_to_stderr(f"hallmark: {message}")
     raise SystemExit(exit_code)
 
 

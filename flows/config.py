@@ -14,6 +14,7 @@ from copy import deepcopy
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
@@ -30,6 +31,14 @@ from hallmark.flows.config_files import (
     read_config_tree,
     rebase_path,
 )
+from hallmark.flows.config_secrets import check_no_secrets, check_no_secrets_in_overrides
+from hallmark.flows.credentials import Credentials
+from hallmark.flows.reporter_settings import (
+    ReporterName,
+    ReportersConfig,
+    check_reporter_settings,
+)
+from hallmark.flows.retry_settings import RetryConfig
 from hallmark.model.config import ARCHITECTURE_BY_OBJECTIVE, count_corrupted_spans
 from hallmark.reports.datasheet import DatasheetConfig
 from hallmark.reports.forms.answers_file import AnswersConfig, read_answers_file
@@ -48,6 +57,7 @@ from hallmark.tasks.contract import (
     PathSafeName,
     StageConfig,
     UsageError,
+    format_closest_name_hint,
     iter_config_paths,
 )
 from hallmark.tasks.corpus.contamination import SIGNALS as CONTAMINATION_SIGNALS
@@ -92,7 +102,10 @@ ROOT_KEYS = (
     "mapper",
     "schedule",
     "earlier_run",
-    "tensorboard",
+    "report_to",
+    "reporters",
+    "credentials",
+    "retry",
     "answers",
 )
 
@@ -164,11 +177,10 @@ class PreAuditConfig(StageConfig):
         description="id of the run whose corpus this run extends, or 'latest' for the newest run "
         "that has a corpus",
     )
-    tensorboard: Annotated[str, ExternalMarker(recursive=False)] | None = Field(
-        None,
-        min_length=1,
-        description="folder for TensorBoard event files of the training, with one subfolder for "
-        "each run",
+    report_to: tuple[ReporterName, ...] = Field(
+        (),
+        description="systems to which a run reports its stages and figures; the section reporters "
+        "says where",
     )
 
     ingest: IngestConfig
@@ -226,10 +238,17 @@ ConfigWithProbes = create_model("Probing", __base__=PreAuditConfig, **_audit_sec
 class Config(ConfigWithProbes):
     """The complete config of a run."""
 
+    model_config = ConfigDict(hide_input_in_errors=True)
+
     policy: PolicyConfig = PolicyConfig()
     attention_maps: AttentionMapsConfig = AttentionMapsConfig()
     score_samples: ScoreSamplesConfig = ScoreSamplesConfig()
     model_card: ModelCardConfig = Field(ModelCardConfig(), validate_default=True)
+    reporters: ReportersConfig = ReportersConfig()
+    credentials: Credentials = Field(
+        {}, description="where the credentials of libraries are, by the name of the credential"
+    )
+    retry: RetryConfig = RetryConfig()
 
     @field_validator("datasheet", "model_card")
     @classmethod
@@ -411,6 +430,22 @@ class Config(ConfigWithProbes):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_retried_stages_exist(self) -> Config:
+        sections = [name for name in type(self).model_fields if name not in ROOT_KEYS]
+        for name in self.retry.stages:
+            if name not in sections:
+                raise ValueError(
+                    f"retry.stages.{name}: there is no stage {name!r}"
+                    f"{format_closest_name_hint(name, sections)}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _check_reporters(self) -> Config:
+        check_reporter_settings(self.report_to, self.reporters)
+        return self
+
     @field_validator("schedule")
     @classmethod
     def _check_cron_schedule(cls, schedule: str | None) -> str | None:
@@ -422,6 +457,10 @@ class Config(ConfigWithProbes):
             except ValueError as error:
                 raise ValueError("is not a cron expression such as '0 3 * * *'") from error
         return schedule
+
+
+#: The sections of a config, each of which is a stage, in their order.
+STAGE_SECTIONS = tuple(name for name in Config.model_fields if name not in ROOT_KEYS)
 
 
 def get_skip_reason_by_stage(config: Config) -> dict[str, str]:
@@ -472,15 +511,19 @@ def load_config(
         source_file: Where a tree is from, for errors.
 
     Raises:
-        UsageError: If the config is invalid; names the file, the key and the problem.
+        UsageError: If the config is invalid or contains a credential; names the file, the key and
+            the problem.
     """
     if isinstance(config, str):
         config_tree, source = read_tree_with_rebased_paths(config, overrides), config
     else:
         config_tree, source = deepcopy(dict(config)), source_file or "of the run"
+    check_no_secrets_in_overrides(overrides)
     for override in overrides:
         apply_override(config_tree, override)
     insert_policy_rules(config_tree)
+    if isinstance(config, str) or source_file:  # a recorded config can be changed no more
+        check_no_secrets(config_tree, "", f"config {source}")
     try:
         return Config.model_validate(config_tree)
     except ValidationError as error:
@@ -500,9 +543,12 @@ def read_answers(config: Config) -> Config:
     """
     if config.answers.file is None:
         return config
+    answers_by_form = read_answers_file(config.answers.file)
+    for answers in answers_by_form.values():
+        check_no_secrets(answers, "", f"answers file {config.answers.file}")
     card_sections: dict[str, Any] = {
         form: getattr(config, form).model_copy(update={"answers": answers})
-        for form, answers in read_answers_file(config.answers.file).items()
+        for form, answers in answers_by_form.items()
     }
     return config.model_copy(update={"answers": AnswersConfig(), **card_sections})
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from math import isnan
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from hallmark.tasks.contract import format_closest_name_hint
+from hallmark.tasks.contract import format_closest_name_hint, format_count
 
 #: What is wrong with a value, by the beginning of pydantic's name for the error.
 EXPECTED_BY_ERROR_TYPE = {
@@ -30,6 +31,12 @@ EXPECTED_BY_ERROR_TYPE = {
     "union_tag_not_found": "needs a key 'kind' that gives the type of this entry",
 }
 
+#: Number of problems that an error describes, and of characters of each part of a key.
+MAX_DESCRIBED_PROBLEMS, MAX_KEY_CHARACTERS = 10, 80
+
+#: Number of characters of the sentence of one problem, which may repeat a value.
+MAX_SENTENCE_CHARACTERS = 1000
+
 ROOT_KEY_HINT = "write the key at the top of the file, above the first [table]"
 
 
@@ -39,7 +46,7 @@ def format_validation_error(
     root_keys: Sequence[str],
     model: type[BaseModel],
 ) -> str:
-    """Describe all problems of a config tree in one line.
+    """Describe the first problems of a config tree in one line, and count the others.
 
     Args:
         error: The validation error of ``model``.
@@ -47,9 +54,14 @@ def format_validation_error(
         root_keys: The keys outside all sections.
         model: The model of the config.
     """
-    return "; ".join(
-        _format_problem(problem, config_tree, root_keys, model) for problem in error.errors()
-    )
+    problems = error.errors()
+    sentences = [
+        _format_problem(problem, config_tree, root_keys, model)
+        for problem in problems[:MAX_DESCRIBED_PROBLEMS]
+    ]
+    if hidden_count := len(problems) - len(sentences):
+        sentences.append(f"and {format_count(hidden_count, 'other problem')}")
+    return "; ".join(sentences)
 
 
 def _format_problem(
@@ -82,12 +94,15 @@ def _format_problem(
     )
     if not message:
         message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+        if len(message) > MAX_SENTENCE_CHARACTERS:
+            message = message[:MAX_SENTENCE_CHARACTERS] + "..."
     if isinstance(value, float) and isnan(value) and error_type.startswith(("less_", "greater_")):
         message = "must be a number"
     if error_type == "missing" and key_path in root_keys:
         message += f"; {ROOT_KEY_HINT}"
     location = f"{key_path}: " if key_path else ""  # problems of the whole config name their keys
-    # A missing key has no value to show, and neither has a contradiction between two keys.
+    # A missing key has no value to show, and neither has a contradiction between two keys. A value
+    # in the section of the credentials may be one.
     is_missing = error_type in ("missing", "union_tag_not_found")
     is_contradiction = error_type == "value_error" and not isinstance(
         value, str | int | float | list
@@ -95,7 +110,8 @@ def _format_problem(
     suggestion = ""
     if error_type == "literal_error":
         suggestion = _suggest_allowed_value(value, problem["ctx"]["expected"])
-    given_value = "" if is_missing or is_contradiction else _format_given_value(value)
+    is_hidden = is_missing or is_contradiction or problem["loc"][:1] == ("credentials",)
+    given_value = "" if is_hidden else _format_given_value(value)
     return location + message + given_value + suggestion
 
 
@@ -118,7 +134,7 @@ def _format_key_path(location: Sequence[str | int], config_tree: Any) -> str:
         )
         if is_type_tag or segment == "str" or "[" in segment:
             continue
-        keys.append(segment)
+        keys.append(_escape_control_characters(segment)[:MAX_KEY_CHARACTERS])
         if isinstance(node, Mapping):
             node = node.get(segment)
         elif isinstance(node, list) and segment.isdecimal():
@@ -126,6 +142,10 @@ def _format_key_path(location: Sequence[str | int], config_tree: Any) -> str:
         else:
             node = None  # a default value, or a rule that is named by its key
     return ".".join(keys)
+
+
+def _escape_control_characters(text: str) -> str:
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def list_schema_references(property_schema: Mapping[str, Any]) -> list[str]:
@@ -143,7 +163,7 @@ def list_schema_references(property_schema: Mapping[str, Any]) -> list[str]:
 def _list_keys_at(parent_path: Sequence[str | int], model: type[BaseModel]) -> set[str]:
     """Return the keys of the table at a path in which list positions, free names and kinds of
     tables may occur besides keys."""
-    schema = model.model_json_schema()
+    schema = _build_json_schema(model)
     nodes = [schema]
     for segment in parent_path:
         property_schemas = [
@@ -156,6 +176,11 @@ def _list_keys_at(parent_path: Sequence[str | int], model: type[BaseModel]) -> s
                 for definition_name in list_schema_references(property_schema)
             ]
     return {key for node in nodes for key in node.get("properties", ())}
+
+
+@cache
+def _build_json_schema(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema()
 
 
 def _suggest_remedy(location: Sequence[str | int], root_keys: Sequence[str]) -> str:

@@ -8,13 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hallmark.tasks.contract import UsageError, format_closest_name_hint, open_external_file
+from hallmark.tasks.contract import (
+    MAX_TOML_DEPTH,
+    OversizedIntegerError,
+    UsageError,
+    format_closest_name_hint,
+    open_external_file,
+    parse_toml,
+)
 
 CONFIG_FOLDER = Path(__file__).parent / "configs"
 POLICY_FOLDER = Path(__file__).parent / "policies"
 
-#: Largest depth of the tree of a file; configs need about ten levels.
-MAX_DEPTH = 100
+#: Largest number of characters of a position in a list.
+MAX_INDEX_CHARACTERS = 20
 
 
 def list_bundled_configs() -> list[str]:
@@ -99,9 +106,7 @@ def _read_toml(kind: str, name: str, bundled_folder: Path) -> dict[str, Any]:
             )
     try:
         with path.open("rb") if is_bundled else open_external_file(path, kind) as file:
-            tree = tomllib.loads(file.read().decode())
-            _check_depth(tree)
-            return tree
+            return parse_toml(file.read().decode())
     except OSError as error:
         raise UsageError(
             f"{kind} {path}: the file cannot be read ({error.strerror}: "
@@ -112,30 +117,12 @@ def _read_toml(kind: str, name: str, bundled_folder: Path) -> dict[str, Any]:
             f"{kind} {path}: the file is not UTF-8 text (invalid at byte {error.start + 1}); "
             "save it as UTF-8"
         ) from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, OversizedIntegerError) as error:
         raise UsageError(
             f"{kind} {path}: the file is not valid TOML ({error}); correct it"
         ) from error
     except RecursionError as error:
-        raise UsageError(f"{kind} {path}: the file is nested too deeply") from error
-
-
-def _check_depth(tree: dict[str, Any]) -> None:
-    """Raise RecursionError if a tree is deeper than any valid one; a dotted key nests without end.
-
-    Everything that copies or validates a tree afterwards is recursive.
-    """
-    level: list[Any] = [tree]
-    for _ in range(MAX_DEPTH):
-        level = [
-            value
-            for node in level
-            for value in (node.values() if isinstance(node, dict) else node)
-            if isinstance(value, dict | list)
-        ]
-        if not level:
-            return
-    raise RecursionError
+        raise UsageError(f"{kind} {path}: the content is nested too deeply") from error
 
 
 def _suggest_file(path: Path) -> str:
@@ -173,12 +160,18 @@ def apply_override(config_tree: dict[str, Any], override: str) -> None:
     if not separator or not key.strip():
         raise UsageError(f"--set {override!r}: write the setting as section.key=value")
     try:
-        value = tomllib.loads(f"value = {value_text}")["value"]
+        value = parse_toml(f"value = {value_text}")["value"]
     except tomllib.TOMLDecodeError:
         value = value_text  # a bare word is a string
+    except OversizedIntegerError as error:
+        raise UsageError(
+            f"--set {override[:60]!r}…: {error}; write a smaller number, or text in quotes"
+        ) from error
     except RecursionError as error:
         raise UsageError(f"--set {override[:60]!r}…: the value is nested too deeply") from error
     *parent_keys, last_key = key.strip().split(".")
+    if len(parent_keys) >= MAX_TOML_DEPTH:
+        raise UsageError(f"--set {override[:60]!r}…: the key is nested too deeply")
     node: Any = config_tree
     for parent_key in parent_keys:
         if isinstance(node, list):
@@ -194,9 +187,11 @@ def apply_override(config_tree: dict[str, Any], override: str) -> None:
 
 
 def _parse_list_index(values: list[Any], list_key: str, override: str) -> int:
-    if not list_key.isdecimal() or int(list_key) >= len(values):
+    # Python converts no text of thousands of digits.
+    has_long_key = len(list_key) > MAX_INDEX_CHARACTERS
+    if has_long_key or not list_key.isdecimal() or int(list_key) >= len(values):
         raise UsageError(
-            f"--set {override!r}: {list_key!r} is not a position in a list of {len(values)} "
-            "entries, counted from 0"
+            f"--set {override!r:.200}: {list_key!r:.60} is not a position in a list of "
+            f"{len(values)} entries, counted from 0"
         )
     return int(list_key)

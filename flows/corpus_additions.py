@@ -54,7 +54,7 @@ def resolve_addition_chain(store: Store, run_name: str) -> list[Run]:
         if "plant_canaries" not in run.stages:
             raise UsageError(
                 f"earlier_run {run_name!r}: run {run.id} has no finished corpus; choose a run "
-                "that completed the plant_canaries stage (hallmark runs lists all runs)"
+                "that completed the plant_canaries stage (to list all runs: hallmark runs)"
             )
         if run.id in {previous_run.id for previous_run in runs}:
             raise UsageError(

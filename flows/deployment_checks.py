@@ -1,4 +1,4 @@
-"""Check requests to a served deployment: their paths, and the names and types of parameters.
+"""Check the paths of requests to a served deployment.
 
 ``hallmark.tasks.contract.allowed_roots`` defines the roots inside which paths are allowed. Without
 declared roots, as on the command line, every path is allowed.
@@ -6,21 +6,15 @@ declared roots, as on the command line, every path is allowed.
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING
 
-from pydantic import ConfigDict, ValidationError, create_model
-
-from hallmark.flows.config_errors import format_validation_error
+from hallmark.flows.checkpoint_versions import CheckpointVersion
 from hallmark.flows.runs import resolve_store_uri
 from hallmark.tasks.contract import (
     ARTIFACT_NAME_PATTERN,
     ExternalMarker,
-    UsageError,
     check_external_path,
-    format_closest_name_hint,
     iter_config_paths,
     read_declared_roots,
 )
@@ -28,7 +22,8 @@ from hallmark.tasks.contract import (
 if TYPE_CHECKING:
     from hallmark.flows.config import Config
 
-#: For stores and output folders: they are not read as a whole, so links below are not checked.
+#: For stores, output folders and watched checkpoints: they are not read as a whole, so links below
+#: are not checked here.
 OUTPUT_MARKER = ExternalMarker(recursive=False)
 
 
@@ -46,6 +41,9 @@ def check_store_allowed(store_name: str | None) -> None:
 def check_checkpoint_allowed(checkpoint_name: str, setting: str = "checkpoint") -> None:
     """Refuse the folder of a checkpoint outside the declared roots; names of runs are allowed."""
     if read_declared_roots() is None:
+        return
+    if version := CheckpointVersion.parse(checkpoint_name):
+        check_external_path(version.location, setting, OUTPUT_MARKER)
         return
     path_exists = os.path.lexists(checkpoint_name) or os.path.lexists(
         os.path.expanduser(checkpoint_name)
@@ -70,10 +68,9 @@ def check_settings_allowed(settings: Config, recorded_settings: Config | None = 
     roots = read_declared_roots()
     if roots is None:
         return
-    from hallmark.flows.config import ROOT_KEYS
+    from hallmark.flows.config import STAGE_SECTIONS
 
-    sections = [section for section in type(settings).model_fields if section not in ROOT_KEYS]
-    unused_sections = {*sections[: sections.index("pretrain") + 1]}
+    unused_sections = {*STAGE_SECTIONS[: STAGE_SECTIONS.index("pretrain") + 1]}
     recorded_paths = {
         config_path
         for config_path in (iter_config_paths(recorded_settings) if recorded_settings else ())
@@ -82,37 +79,3 @@ def check_settings_allowed(settings: Config, recorded_settings: Config | None = 
     for config_path in iter_config_paths(settings):
         if config_path not in recorded_paths and config_path.setting != "store":
             roots.check_path(config_path.path, config_path.setting, config_path.marker)
-
-
-def check_request_parameters(
-    flow_name: str, function: Callable[..., Any], parameters: Mapping[str, Any]
-) -> None:
-    """Refuse unknown parameters, missing ones, and values of the wrong type.
-
-    Args:
-        flow_name: Name of the flow, for the error.
-        function: The function of the flow.
-        parameters: The parameters of the request.
-
-    Raises:
-        UsageError: If a parameter is wrong; suggests the most similar name for an unknown one.
-    """
-    expected_parameters = inspect.signature(function).parameters
-    for name in parameters:
-        if name not in expected_parameters:
-            raise UsageError(
-                f"the flow {flow_name} has no parameter {name!r}"
-                f"{format_closest_name_hint(name, expected_parameters)}; its parameters are "
-                f"{', '.join(expected_parameters)}"
-            )
-    type_hints = get_type_hints(function)
-    fields: Any = {
-        name: (type_hints[name], ... if parameter.default is parameter.empty else parameter.default)
-        for name, parameter in expected_parameters.items()
-    }
-    parameter_model = create_model("Parameters", __config__=ConfigDict(strict=True), **fields)
-    try:
-        parameter_model.model_validate(dict(parameters))
-    except ValidationError as error:
-        problem = format_validation_error(error, parameters, (), parameter_model)
-        raise UsageError(f"the parameters of the flow {flow_name}: {problem}") from error

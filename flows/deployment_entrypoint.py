@@ -20,10 +20,17 @@ from prefect.exceptions import Abort
 from prefect.states import Failed
 
 from hallmark.flows.commands.runs import build_run_row, format_outcome, format_start_and_duration
-from hallmark.flows.deployment_checks import check_request_parameters
+from hallmark.flows.json_logging import (
+    JsonEventLog,
+    install_json_log,
+    is_json_log,
+    log_run_end,
+    log_run_start,
+)
 from hallmark.flows.pipeline import audit, pipeline
 from hallmark.flows.prefect_logging import print_prefect_warnings_as_lines
 from hallmark.flows.run_recording import frontend
+from hallmark.flows.run_request import RunRequest
 from hallmark.flows.runs import Run
 from hallmark.reports.page.redaction import escape_invisible
 from hallmark.tasks.contract import UsageError
@@ -56,12 +63,18 @@ def print_run_end(flow: Flow[Any, Any], flow_run: FlowRun, state: State[Any]) ->
 
 
 def _print_line(text: str) -> None:
+    if is_json_log():
+        install_json_log().write("INFO", text)
+        return
     with suppress(OSError):  # a closed terminal must not fail the run
         print(escape_invisible(text), flush=True)
 
 
 print_prefect_warnings_as_lines(with_hallmark=True)
 frontend.on_run_start = print_run_start
+if is_json_log():
+    frontend.on_event = JsonEventLog(install_json_log())
+    frontend.on_run_start, frontend.on_run_end = log_run_start, log_run_end
 for served_flow in FLOWS_BY_NAME.values():
     for register_hook in (
         served_flow.on_completion,
@@ -81,7 +94,7 @@ def check_flow_run_request(flow_run_id: UUID) -> None:
         flow_run = client.read_flow_run(flow_run_id)
         flow_name = client.read_flow(flow_run.flow_id).name
         try:
-            check_request_parameters(flow_name, FLOWS_BY_NAME[flow_name].fn, flow_run.parameters)
+            RunRequest.parse(flow_name, flow_run.parameters)
         except UsageError as error:
             _print_line(f"run {flow_run.name} ({flow_name}) was refused: {error}")
             client.set_flow_run_state(flow_run.id, Failed(message=str(error)), force=True)

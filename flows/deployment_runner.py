@@ -3,6 +3,9 @@
 Prefect's runner does so only while its server answers. Three of its parts are replaced here. Its
 handler of SIGTERM exits before the runs are cancelled. Its search for scheduled runs stops at the
 third error of a connection, which also ends all runs. Its search for cancelled runs stops as well.
+
+Prefect's runner also starts one run for each time of a schedule that was missed. Here the newest
+one runs, and the others are cancelled.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import anyio
@@ -19,24 +23,31 @@ from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterId,
     FlowRunFilter,
+    FlowRunFilterDeploymentId,
+    FlowRunFilterNextScheduledStartTime,
     FlowRunFilterState,
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.runner import Runner
+from prefect.states import Cancelled
 
 from hallmark.flows.dead_run_automation import HEARTBEAT_SECONDS, create_dead_run_automation
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from prefect.client.schemas.objects import FlowRun
     from prefect.deployments.runner import RunnerDeployment
 
 log = logging.getLogger("hallmark")
 
 #: Number of flow runs that one search for requested cancellations reads.
 CANCELLATION_LIMIT = 100
+
+#: Number of overdue runs that one search reads; Prefect's server allows no more.
+OVERDUE_LIMIT = 200
 
 #: Seconds within which all runs must be cancelled when the runner stops; then they are killed.
 STOP_TIMEOUT = 60.0
@@ -72,7 +83,7 @@ class DeploymentRunner(Runner):  # type: ignore[misc]  # mypy skips prefect.runn
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with self:
                 async with anyio.create_task_group() as loops:
-                    loops.start_soon(self._repeat, self._get_and_submit_flow_runs)
+                    loops.start_soon(self._repeat, self._start_scheduled_runs)
                     loops.start_soon(self._repeat, self._cancel_requested_runs)
                     name = signal.Signals(await anext(signals)).name
                     self.stopping = True
@@ -91,6 +102,57 @@ class DeploymentRunner(Runner):  # type: ignore[misc]  # mypy skips prefect.runn
                 await self.cancel_all()
                 await anyio.sleep(0.2)
         self._runs_task_group.cancel_scope.cancel()
+
+    async def _start_scheduled_runs(self) -> None:
+        for deployment_id in self.deployment_ids:
+            await self._cancel_missed_runs(deployment_id)
+        await self._get_and_submit_flow_runs()
+
+    async def _cancel_missed_runs(self, deployment_id: UUID) -> None:
+        """Cancel the overdue scheduled runs of a deployment except the newest.
+
+        There are several only if nobody could start them: this runner, its host or the server was
+        down. Runs that somebody requested are no scheduled runs.
+        """
+        newest: FlowRun | None = None
+        missed_count = 0
+        while True:
+            overdue = await self._client.read_flow_runs(
+                flow_run_filter=FlowRunFilter(
+                    deployment_id=FlowRunFilterDeploymentId(any_=[deployment_id]),
+                    state=FlowRunFilterState(
+                        type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])
+                    ),
+                    next_scheduled_start_time=FlowRunFilterNextScheduledStartTime(
+                        before_=datetime.now(UTC)
+                    ),
+                ),
+                sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+                limit=OVERDUE_LIMIT,
+            )
+            scheduled = [
+                flow_run
+                for flow_run in overdue
+                if flow_run.auto_scheduled
+                and flow_run.run_count == 0
+                and flow_run.id not in self._scheduled_run_poller._submitting_flow_run_ids
+            ]
+            if newest is None and scheduled:
+                newest = scheduled[0]
+            missed = [flow_run for flow_run in scheduled if newest and flow_run.id != newest.id]
+            if newest is None or not missed:
+                break
+            for flow_run in missed:
+                message = f"Its time was missed; the scheduled run {newest.name} runs in its place."
+                await self._client.set_flow_run_state(flow_run.id, Cancelled(message=message))
+            missed_count += len(missed)
+        if newest is not None and missed_count:
+            log.warning(
+                "%d scheduled runs were missed while nobody could start them; they are cancelled, "
+                "and the newest one, %s, runs now",
+                missed_count,
+                newest.name,
+            )
 
     async def _cancel_requested_runs(self) -> None:
         """Cancel the runs of this runner whose cancellation was requested.

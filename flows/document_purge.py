@@ -33,10 +33,13 @@ from hallmark.flows.quotation_removal import (
     remove_document_content,
 )
 from hallmark.flows.runs import read_all_runs
+from hallmark.flows.store_use import USE_LEASES_FOLDER, list_uses
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.sections.corpus_figures import collect_planted_secrets
 from hallmark.tasks.audits.experiments.source_documents import list_document_id_columns
 from hallmark.tasks.contract import (
+    FETCH_USERS_FOLDER,
+    FETCHED_FOLDER,
     ID_TYPE,
     PURGED_DOCUMENTS_FILE,
     TOMBSTONES_FILE,
@@ -46,8 +49,10 @@ from hallmark.tasks.contract import (
     Store,
     Table,
     format_current_time,
+    list_stored_areas,
     parse_tombstones,
     read_purged_documents,
+    read_regular_file,
 )
 from hallmark.tasks.measures.personal_data import DEFAULT_REGIONS
 from hallmark.tasks.training.document_padding import replace_spans_with_padding
@@ -286,7 +291,7 @@ def find_identical_documents(doc_ids: set[bytes], artifacts: list[Artifact]) -> 
             continue
         row_filter = pc.field("text_hash").isin(text_hashes)
         matching_ids = set(table.filter_rows(row_filter, ["doc_id"])["doc_id"].to_pylist())
-        if "documents" in artifact.manifest["lineage"]:  # redaction can make other texts equal
+        if "documents" in artifact.lineage:  # redaction can make other texts equal
             matching_ids &= _read_added_doc_ids(artifact)
         identical_ids |= matching_ids
     return identical_ids - doc_ids
@@ -305,8 +310,13 @@ def _read_added_doc_ids(artifact: Artifact) -> set[bytes]:
     return set(rows["doc_id"].to_pylist())
 
 
-def check_store_is_idle(store: Store, got_exclusive_lock: bool) -> None:
-    """Check that no run is using the store.
+def check_store_is_idle(store: Store, got_exclusive_lock: bool, own_token: str) -> None:
+    """Check that no run and no other command is using the store.
+
+    Args:
+        store: The store.
+        got_exclusive_lock: Whether this process has the store's lock on this machine.
+        own_token: The token of the purge's announcement.
 
     Raises:
         HallmarkError: If one is, on this machine or on another.
@@ -317,12 +327,13 @@ def check_store_is_idle(store: Store, got_exclusive_lock: bool) -> None:
         for run in read_all_runs(store)
         if run.status == "running" and run.record["host"] != hostname
     ]
-    if not got_exclusive_lock or remote_runs:
-        reader = (
-            f"run {remote_runs[0].id} on {remote_runs[0].record['host']}"
-            if remote_runs
-            else "a run"
-        )
+    other_uses = list_uses(store, own_token)
+    if not got_exclusive_lock or remote_runs or other_uses:
+        reader = "a run"
+        if remote_runs:
+            reader = f"run {remote_runs[0].id} on {remote_runs[0].record['host']}"
+        elif other_uses:
+            reader = str(other_uses[0])
         raise HallmarkError(
             f"{reader} is using the store {store.uri}, so nothing was changed; wait until it has "
             "ended, or stop it, then purge again"
@@ -414,17 +425,18 @@ def _delete_replaced_files(store: Store, artifact: Artifact) -> None:
     """Delete files of an artifact that no entry names any more, also from the download cache."""
     current_keys = {f"{artifact.folder}/{entry['path']}" for entry in artifact.iter_file_entries()}
     current_keys |= {f"{artifact.folder}/{name}" for name in ("manifest.json", TOMBSTONES_FILE)}
-    obsolete_keys = [key for key in store.list_keys(artifact.folder) if key not in current_keys]
+    stored_keys = store.list_stored_files(artifact.folder)
+    obsolete_keys = [key for key in stored_keys if key not in current_keys]
     if obsolete_keys:
-        store.delete(obsolete_keys)
-    fetch_cache = store.work_folder / "fetched"
+        store.delete_stored_files(obsolete_keys)
+    fetch_cache = store.work_folder / FETCHED_FOLDER
     for path in (fetch_cache / artifact.folder).rglob("*"):
         if path.is_file() and path.relative_to(fetch_cache).as_posix() not in current_keys:
             path.unlink()
 
 
-#: Folders that are not work areas: downloaded copies (cleaned separately), pages and lists.
-PRESERVED_FOLDERS = ("fetched", "local")
+#: Folders that are not work areas: downloaded copies (cleaned separately), pages, lists and leases.
+PRESERVED_FOLDERS = (FETCHED_FOLDER, FETCH_USERS_FOLDER, "local", USE_LEASES_FOLDER)
 
 
 def remove_unfinished_work(
@@ -433,7 +445,7 @@ def remove_unfinished_work(
     """Remove the files of interrupted runs: work areas, and artifacts without a manifest.
 
     The work area of a training contains weights; it is removed only if the training read one of
-    the affected artifacts.
+    the affected artifacts. The same holds for its states in an object store.
 
     Args:
         store: The store.
@@ -448,25 +460,33 @@ def remove_unfinished_work(
         if (
             work_area.is_dir()
             and work_area.name not in PRESERVED_FOLDERS
-            and not _is_unrelated_training(work_area, affected_names)
+            and not is_unrelated_training(work_area, affected_names)
         ):
             removed_names.append(work_area.name)
             if not dry_run:
                 shutil.rmtree(work_area)
+    for area in list_stored_areas(store):
+        works = () if area.record is None else area.record.works.values()
+        if area.record is None or any(affected_names.intersection(work.inputs) for work in works):
+            removed_names.append(f"work-states/{area.name}")
+            if not dry_run:
+                store.delete_stored_files(area.files)
     for stage in store.list_folder_names("artifacts"):
         for fingerprint in store.list_folder_names(f"artifacts/{stage}"):
             folder = f"artifacts/{stage}/{fingerprint}"
-            if store.get(f"{folder}/manifest.json") is None and (keys := store.list_keys(folder)):
+            if store.get(f"{folder}/manifest.json") is None and (
+                keys := store.list_stored_files(folder)
+            ):
                 removed_names.append(f"{stage}/{fingerprint}, never committed")
                 if not dry_run:
-                    store.delete(keys)
+                    store.delete_stored_files(keys)
     return removed_names
 
 
-def _is_unrelated_training(work_area: Path, affected_names: set[str]) -> bool:
+def is_unrelated_training(work_area: Path, affected_names: set[str]) -> bool:
     """Return whether a work area belongs to a training that read none of the artifacts."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        packed_paths = json.loads((work_area / "job.json").read_text())["data"]["train"]
+        packed_paths = json.loads(read_regular_file(work_area / "job.json"))["data"]["train"]
         return not any(f"/{name}/" in path for name in affected_names for path in packed_paths)
     return False
 

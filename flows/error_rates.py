@@ -19,10 +19,13 @@ def find_current_error_rates_by_audit(store: Store) -> dict[str, Artifact]:
         return {}
     try:
         error_rates = study_runs[-1]["error_rates"]
-        verdicts_name = next(iter(error_rates.manifest["lineage"]["verdicts"].values()))
-        findings_names = find_artifact(store, verdicts_name).manifest["lineage"]["sample_audits"]
+        verdicts_names = [*error_rates.get_input_names_by_key("verdicts").values()]
+        if not verdicts_names:
+            return {}
+        verdicts = find_artifact(store, verdicts_names[0])
+        findings_names = verdicts.get_input_names_by_key("sample_audits")
         code_digests = {
-            name: find_artifact(store, artifact_name).manifest["parts"]["code"]
+            name: find_artifact(store, artifact_name).manifest["parts"].get("code")
             for name, artifact_name in findings_names.items()
         }
     except HallmarkError:  # without its trials, the code of their audits is unknown

@@ -367,7 +367,7 @@ def trace_finding(
         "row_count": len(evidence_rows),
         "row_order": evidence.row_order,
         "is_overlap_unknown": training_overlap is None and has_model_text,
-        "min_span_tokens": training_overlap.manifest["parts"]["config"]["min_span_tokens"]
+        "min_span_tokens": training_overlap.get_setting("min_span_tokens")
         if training_overlap and has_model_text
         else None,
         "worst_rows": row_reports,

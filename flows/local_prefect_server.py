@@ -4,13 +4,15 @@ Prefect could start such a server itself, but too late (the command would wait f
 process group of the terminal (Ctrl-C would stop it before the end of the run is reported), and it
 would outlive a killed command. This server starts while the command imports its stages, ignores
 Ctrl-C, and ends with the command in every case: its standard input is a pipe that only the command
-keeps open. This file is also the program of the server process.
+keeps open. If it is killed, it is started again with its port and its database. This file is also
+the program of the server process.
 """
 
 from __future__ import annotations
 
 import atexit
 import fcntl
+import logging
 import os
 import signal
 import socket
@@ -18,6 +20,12 @@ import subprocess
 import sys
 import tempfile
 import threading
+from typing import ClassVar
+
+log = logging.getLogger("hallmark")
+
+#: Number of times that a killed server is started again.
+MAX_RESTARTS = 3
 
 #: Seconds to wait for the server, which needs 4 to 6 on an idle machine.
 STARTUP_TIMEOUT = 180
@@ -29,28 +37,53 @@ class LocalPrefectServer:
     Call ``connect_prefect_or_stop``, then ``wait_until_ready`` before the first use.
     """
 
+    #: The server that this process has started, if any.
+    started: ClassVar[LocalPrefectServer | None] = None
+
     def __init__(self) -> None:
         with socket.socket() as listening_socket:
             listening_socket.bind(("127.0.0.1", 0))
             listening_socket.listen(128)  # requests wait here until the server has started
             self.url = f"http://127.0.0.1:{listening_socket.getsockname()[1]}/api"
-            # At least 3, in case this process was started without standard streams.
-            socket_fd = fcntl.fcntl(listening_socket.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+            # At least 3, in case this process was started without standard streams. It stays open
+            # here, so that requests also wait for a server that is started again.
+            self._socket_fd = fcntl.fcntl(listening_socket.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+        LocalPrefectServer.started = self
         self.error_log = tempfile.TemporaryFile()  # noqa: SIM115  read if the server fails
+        self._lock = threading.Lock()
+        self._is_stopped = False
         try:
-            self.process = subprocess.Popen(
-                # -P: do not import modules from the folder of this file.
-                [sys.executable, "-P", __file__, str(socket_fd)],
-                stdin=subprocess.PIPE,
-                stdout=self.error_log,
-                stderr=self.error_log,
-                pass_fds=[socket_fd],
-                start_new_session=True,
-            )
-        finally:
-            os.close(socket_fd)
+            self.process = self._start_process()
+        except BaseException:
+            os.close(self._socket_fd)
+            raise
+        self._watcher = threading.Thread(target=self._restart_if_killed, daemon=True)
+        self._watcher.start()
         # Registered before Prefect's exit handler, so it runs after Prefect has sent its last logs.
         atexit.register(self.stop)
+
+    def _start_process(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            # -P: do not import modules from the folder of this file.
+            [sys.executable, "-P", __file__, str(self._socket_fd)],
+            stdin=subprocess.PIPE,
+            stdout=self.error_log,
+            stderr=self.error_log,
+            pass_fds=[self._socket_fd],
+            start_new_session=True,
+        )
+
+    def _restart_if_killed(self) -> None:
+        """Wait for the end of the server, and start it again if a signal ended it."""
+        for _ in range(MAX_RESTARTS):
+            exit_code = self.process.wait()
+            with self._lock:
+                if self._is_stopped or exit_code >= 0:  # an error of the server would be repeated
+                    break
+                log.warning("the Prefect server of this command was killed; it is started again")
+                self.process = self._start_process()
+        self.process.wait()
+        os.close(self._socket_fd)  # who waits for the server now gets an error
 
     def connect_prefect_or_stop(self) -> bool:
         """Make Prefect in this process use this server.
@@ -61,6 +94,8 @@ class LocalPrefectServer:
         from prefect.context import refresh_global_settings_context
         from prefect.settings import PREFECT_API_URL
 
+        if PREFECT_API_URL.value() == self.url:
+            return True
         if PREFECT_API_URL.value():
             self.stop()
             return False
@@ -93,10 +128,27 @@ class LocalPrefectServer:
             ) from error
 
     def stop(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+        with self._lock:
+            self._is_stopped = True
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+        self._watcher.join()
         atexit.unregister(self.stop)
+        LocalPrefectServer.started = None
+
+
+def connect_prefect() -> None:
+    """Make Prefect in this process use the server that the user configured, else a local one.
+
+    The local server is the one that this process has started, or a new one.
+    """
+    from prefect.settings import PREFECT_API_URL
+
+    if LocalPrefectServer.started is None and PREFECT_API_URL.value():
+        return
+    server = LocalPrefectServer.started or LocalPrefectServer()
+    if server.connect_prefect_or_stop():
+        server.wait_until_ready()
 
 
 def _run_server(socket_fd: int) -> None:

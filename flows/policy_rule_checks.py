@@ -21,6 +21,7 @@ from hallmark.tasks.audits.judging.conclusions import UNIT_RANGES
 from hallmark.tasks.audits.judging.findings import read_findings
 from hallmark.tasks.audits.judging.policy import (
     BOUND_SIGNS,
+    MAX_VALUE_CHARACTERS,
     PREVIOUS_BOUND,
     PolicyRule,
     is_exact_count,
@@ -69,10 +70,11 @@ def check_policy_rules(config: Any, store_name: str | None = None) -> None:
     for rule_name, rule in config.policy.rules.items():
         known_metrics = METRICS_BY_AUDIT[rule.audit]
         if rule.metric not in known_metrics:
+            name = rule.metric[:MAX_VALUE_CHARACTERS]
             raise UsageError(
                 f"policy.rules.{rule_name}.metric: the audit {rule.audit} does not measure "
-                f"{rule.metric!r}{format_closest_name_hint(rule.metric, known_metrics)}; "
-                f"it measures {', '.join(known_metrics)}"
+                f"{name!r}{format_closest_name_hint(name, known_metrics)}; it measures "
+                f"{', '.join(known_metrics)}"
             )
         if rule.metric in METRICS_WITHOUT_INTERVAL[rule.audit]:
             raise UsageError(
@@ -154,7 +156,7 @@ def _check_rule_slice(rule_name: str, rule: PolicyRule, available_slices: Availa
     tag_description = f"slices by {', '.join(open_tags)}" if open_tags else ""
     existing_slices = " and ".join(filter(None, (listed_slices, tag_description))) or "none"
     raise UsageError(
-        f"policy.rules.{rule_name}.slice: {rule.metric} has no slice {rule_slice}"
+        f"policy.rules.{rule_name}.slice: {rule.metric} has no slice {rule_slice:.200}"
         f"{format_closest_name_hint(rule_slice, known_slices)}; it has {existing_slices}"
     )
 

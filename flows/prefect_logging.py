@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 import time
 
+from hallmark.flows.json_logging import JsonLogHandler, install_json_log, is_json_log
+
 #: Beginnings of the messages about a failed or interrupted flow or task, by logger.
 REPEATED_MESSAGES = {
     "prefect.flow_runs": (
@@ -85,7 +87,11 @@ def print_prefect_warnings_as_lines(*, with_hallmark: bool = False) -> None:
             process has no ``main`` that prints them.
     """
     for logger in (logging.getLogger(), logging.getLogger("prefect._internal")):
-        for handler in logger.handlers:
+        for handler in [*logger.handlers]:
             if type(handler).__module__ == "prefect.logging.handlers":
+                if is_json_log():
+                    logger.removeHandler(handler)
+                    handler = JsonLogHandler(install_json_log(), handler.level)
+                    logger.addHandler(handler)
                 handler.setFormatter(OneLineFormatter())
                 handler.filters = [RepeatedMessageFilter(with_hallmark=with_hallmark)]

@@ -72,7 +72,7 @@ def pin_previous_run(store: Store, policy: PolicyConfig) -> PolicyConfig:
     if not audits:
         raise UsageError(
             f"policy.previous: run {run.id} has no audits; choose a run that audited the previous "
-            "release (hallmark runs lists all runs)"
+            "release (to list all runs: hallmark runs)"
         )
     for rule_name, rule in policy.rules.items():
         if not rule.is_about_previous:
@@ -190,7 +190,9 @@ def has_audited_checkpoint(run: Run, checkpoint: Artifact) -> bool:
     """Return whether the model card of a run is about this checkpoint, or an equal copy of it."""
     if "model_card" not in run.stages:
         return False
-    manifest = run["model_card"].manifest
-    is_same_artifact: bool = manifest["lineage"]["checkpoint"] == checkpoint.name
-    has_same_content: bool = manifest["parts"]["inputs"]["checkpoint"] == checkpoint.content_digest
-    return is_same_artifact or has_same_content
+    model_card = run["model_card"]
+    content_digest = model_card.get_input_digest("checkpoint")
+    return (
+        model_card.get_input_name("checkpoint") == checkpoint.name
+        or content_digest == checkpoint.content_digest
+    )

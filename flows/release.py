@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,11 +16,15 @@ from pathlib import Path
 from hallmark.flows.card_export import write_card_exports
 from hallmark.flows.card_review import describe_card_artifact
 from hallmark.flows.checkpoint_comparison import find_checkpoint_audits
-from hallmark.flows.checkpoint_resolution import resolve_checkpoint
+from hallmark.flows.checkpoint_resolution import (
+    get_checkpoint_artifact_name,
+    resolve_checkpoint,
+)
+from hallmark.flows.output_folders import check_can_be_created, resolve_new_folder
 from hallmark.flows.run_order import list_run_ids
 from hallmark.flows.runs import Run, find_artifact, read_all_runs, read_run_record
 from hallmark.model.interchange.atomic_files import sync_to_disk, write_folder_atomically
-from hallmark.reports.cards import read_card
+from hallmark.reports.cards import list_evidence_problems, read_card
 from hallmark.reports.page.card_pages import write_card_pages
 from hallmark.reports.page.redaction import escape_invisible
 from hallmark.reports.review.approval import Approval, is_about_card, judge_card
@@ -40,7 +44,12 @@ from hallmark.reports.review.release_folder import (
     verify_release_folder,
 )
 from hallmark.reports.review.released_versions import record_released_version
-from hallmark.reports.review.review_store import SIGNATURE_SUFFIX, StoredReview, read_reviews
+from hallmark.reports.review.review_store import (
+    SIGNATURE_SUFFIX,
+    StoredReview,
+    parse_stored_review,
+    read_reviews,
+)
 from hallmark.reports.review.signatures import SignerFiles
 from hallmark.reports.review.statements import CardStage, format_card_kind
 from hallmark.tasks.audits.judging.policy_outcome import judge_policy
@@ -52,6 +61,12 @@ from hallmark.tasks.contract import (
     UsageError,
     format_current_time,
 )
+
+#: Maximum number of characters shown of the error with which an audit failed.
+MAX_REASON_CHARACTERS = 200
+
+#: Maximum number of tables that an error about missing rows names.
+MAX_EVIDENCE_PROBLEMS = 3
 
 
 @dataclass(frozen=True)
@@ -95,6 +110,7 @@ def find_release_candidate(
     signer_files.check_readable()
     audits = find_checkpoint_audits(store, checkpoint_name)
     if audits is None:
+        _check_model_cards_are_readable(store, checkpoint_name)
         raise UsageError(
             f"{checkpoint_name} has not been audited in this store, so it has no model card; run: "
             f"hallmark audit {checkpoint_name}"
@@ -104,7 +120,7 @@ def find_release_candidate(
     checkpoint = resolve_checkpoint(store, run.audited_checkpoint).checkpoint
     model_card = run["model_card"]
     artifacts: dict[CardStage, Artifact] = {"model_card": model_card}
-    datasheet_name = model_card.manifest["lineage"]["corpus_artifacts"].get("datasheet")
+    datasheet_name = model_card.get_input_names_by_key("corpus_artifacts").get("datasheet")
     if datasheet_name is not None:
         artifacts["datasheet"] = find_artifact(store, datasheet_name)
     reviews, cards = read_reviews(store), list[ReleasedCard]()
@@ -119,8 +135,14 @@ def find_release_candidate(
         cards.append(ReleasedCard(kind, artifact, approval))
         if not approval.is_approved:
             reasons.append(f"the {format_card_kind(kind)} is not approved ({approval.describe()})")
+        if evidence_problems := list_evidence_problems(run.store, artifact):
+            reasons.append(
+                f"the {format_card_kind(kind)} cites rows that cannot be shown: "
+                f"{'; '.join(evidence_problems[:MAX_EVIDENCE_PROBLEMS])}; restore the artifacts, "
+                "or remove them and run again"
+            )
         if kind == "model_card" and card.checkpoint != checkpoint.content_digest:
-            reasons.append("the model card describes a checkpoint with other files")
+            reasons.append("the model card describes a checkpoint with different files")
     for label in ("policy", "missing_audits"):
         if label in run.stages:
             run[label].verify_tables()
@@ -130,7 +152,7 @@ def find_release_candidate(
         rules = ", ".join([*policy.failed_rules, *policy.not_shown_rules])
         reasons.append(f"{policy.describe()} ({rules})")
     for audit, reason in run.read_failure_reason_by_audit().items():
-        reasons.append(f"{audit} failed ({reason})")
+        reasons.append(f"{audit} failed ({_shorten_reason(reason)})")
     if run.status != "completed" and not run.read_failure_reason_by_audit():
         reasons.append(f"its run has the status {run.status}")
     is_named_by_run = run.flow == "audit" and run.id.startswith(checkpoint_name)
@@ -146,6 +168,25 @@ def find_release_candidate(
         reasons,
         is_policy_unmet,
     )
+
+
+def _check_model_cards_are_readable(store: Store, checkpoint_name: str) -> None:
+    """Check that no damaged model card is about a checkpoint for which no card was found.
+
+    Raises:
+        HallmarkError: One is.
+    """
+    checkpoint = resolve_checkpoint(store, checkpoint_name).checkpoint
+    for run in reversed(read_all_runs(store)):
+        audited_name = ""
+        with suppress(HallmarkError, OSError):  # its checkpoint no longer exists
+            if "model_card" in run.stages:
+                audited_name = get_checkpoint_artifact_name(store, run.audited_checkpoint)
+        if audited_name == checkpoint.name:
+            try:
+                run["model_card"].get_input_name("checkpoint")
+            except HallmarkError as error:
+                raise HallmarkError(f"{checkpoint_name} was not released: {error}") from error
 
 
 def _describe_newer_audits_without_card(store: Store, run: Run, checkpoint: Artifact) -> list[str]:
@@ -166,8 +207,8 @@ def _describe_newer_audits_without_card(store: Store, run: Run, checkpoint: Arti
             continue
         with suppress(HallmarkError, OSError):  # its checkpoint no longer exists
             name = str(other_run.record["checkpoint"])
-            if resolve_checkpoint(store, name).checkpoint.name == checkpoint.name:
-                error_text = escape_invisible(" ".join((other_run.record["error"] or "").split()))
+            if get_checkpoint_artifact_name(store, name) == checkpoint.name:
+                error_text = _shorten_reason(other_run.record["error"] or "")
                 problem = f"has the status {other_run.status}" + (
                     f" ({error_text})" if error_text else ""
                 )
@@ -175,30 +216,35 @@ def _describe_newer_audits_without_card(store: Store, run: Run, checkpoint: Arti
                     problem = "has no model card that can be read"
                 reasons.append(
                     f"the newer audit, run {other_run.id}, {problem}; repeat it with: hallmark "
-                    f"audit {name}"
+                    f"audit {shlex.quote(name)}"
                 )
     return reasons
 
 
-def write_release(candidate: ReleaseCandidate, folder: Path) -> None:
+def _shorten_reason(text: str) -> str:
+    """Write why something failed on one line, cut to ``MAX_REASON_CHARACTERS``."""
+    line = " ".join(text.split())
+    is_short = len(line) <= MAX_REASON_CHARACTERS
+    return escape_invisible(line if is_short else f"{line[: MAX_REASON_CHARACTERS - 3]}...")
+
+
+def write_release(candidate: ReleaseCandidate, folder_name: str) -> None:
     """Write the folder of a release; a killed process leaves no folder of this name.
 
     Raises:
-        UsageError: The folder exists and is not empty.
+        UsageError: The folder is not empty, is inside of a store or a release, or cannot be
+            created.
         PolicyViolationError: The policy is not met.
         HallmarkError: Something else prevents the release, or a file is damaged.
     """
-    # Links in the path are followed once, so that the folder is renamed where it is written.
-    folder = Path(os.path.realpath(folder))
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        problem = "exists and is not empty" if folder.is_dir() else "is not a folder"
-        raise UsageError(f"{folder} {problem}; choose a new folder for the release")
+    folder = resolve_new_folder(folder_name, "release")
     if candidate.refusal_reasons:
         error_type = PolicyViolationError if candidate.is_policy_unmet else HallmarkError
         raise error_type(
-            f"{candidate.checkpoint_name}, audited by run {candidate.run.id}, is not released: "
+            f"{candidate.checkpoint_name}, audited by run {candidate.run.id}, was not released: "
             + "; ".join(candidate.refusal_reasons)
         )
+    check_can_be_created(folder, "release")
     with write_folder_atomically(folder) as new_folder:
         _copy_files(candidate.checkpoint, new_folder / CHECKPOINT_FOLDER)
         for card in candidate.cards:
@@ -234,9 +280,9 @@ def write_release(candidate: ReleaseCandidate, folder: Path) -> None:
         problems = verify_release_folder(new_folder, candidate.signer_files).problems
         if problems:
             raise HallmarkError(
-                f"{candidate.checkpoint_name} is not released, because the written folder is not "
-                f"valid: {'; '.join(problems)}; run the command again when nothing else changes "
-                "the store"
+                f"{candidate.checkpoint_name} was not released, because the written folder is "
+                f"not valid: {'; '.join(problems)}; run the command again when nothing else is "
+                "changing the store"
             )
         # Before the folder gets its name: a release that the store does not know is none.
         _record_released_version(candidate)
@@ -245,11 +291,10 @@ def write_release(candidate: ReleaseCandidate, folder: Path) -> None:
 def _record_released_version(candidate: ReleaseCandidate) -> None:
     """Record the release in the store, so that later versions of this name are compared with it."""
     model_card = next(card.artifact for card in candidate.cards if card.kind == "model_card")
-    settings = model_card.manifest["parts"]["config"]
     record_released_version(
         candidate.run.store,
-        name=settings["title"] or "",
-        version=settings["version"] or "",
+        name=model_card.get_setting("title") or "",
+        version=model_card.get_setting("version") or "",
         run=candidate.run.id,
         checkpoint=candidate.checkpoint.content_digest,
     )
@@ -282,7 +327,8 @@ def _write_reviews(candidate: ReleaseCandidate, folder: Path) -> None:
     """Write all reviews about the cards, also those that do not count."""
     folder.mkdir()
     for review in candidate.reviews:
-        if any(is_about_card(review, card.approval.card) for card in candidate.cards):
+        statement = parse_stored_review(review)
+        if any(is_about_card(statement, card.approval.card) for card in candidate.cards):
             (folder / review.file_name).write_bytes(review.statement)
             if review.signature is not None:
                 signature_name = f"{review.file_name}{SIGNATURE_SUFFIX}"

@@ -6,9 +6,12 @@ from typing import Any
 
 from prefect import flow
 
+from hallmark.flows.config import load_config
+from hallmark.flows.credentials import export_credentials
 from hallmark.flows.removal_experiment import collect_source_document_inputs
-from hallmark.flows.run_recording import generate_flow_run_name, start_run
-from hallmark.flows.runs import open_run
+from hallmark.flows.run_recording import generate_flow_run_name, record_run
+from hallmark.flows.runs import open_run, open_store
+from hallmark.flows.site import try_build_site
 from hallmark.reports.removal_experiment_card import (
     RemovalExperimentCardConfig,
     build_removal_experiment_card,
@@ -38,7 +41,10 @@ def prove(
     Returns:
         The id of the run.
     """
-    with start_run("prove", config, store=store) as run:
+    settings = load_config(config)
+    export_credentials(settings.credentials)
+    opened_store = open_store(store)
+    with record_run("prove", settings, opened_store) as run:
         runs_by_arm = {arm: open_run(name, run.store) for arm, name in arms.items()}
         base_run, case_config = runs_by_arm["base"], SourceDocumentsConfig.model_validate(cases)
         run.update_record(
@@ -74,4 +80,5 @@ def prove(
                 title=base_run.config.model_card.title or base_run.config.name
             ),
         )
+    run.site_index = try_build_site(opened_store)
     return run.id

@@ -31,13 +31,16 @@ log = logging.getLogger("hallmark")
 #: Seconds without a renewed progress file after which another host calls a run interrupted.
 SILENCE_SECONDS = 60.0
 
+#: Seconds by which a renewed file may be newer than the estimated time of the store.
+FUTURE_TOLERANCE_SECONDS = 60.0
+
 
 @contextmanager
 def lease_run(store: Store, run_id: str) -> Iterator[None]:
     """Hold the lease of a run on this machine; wait while another process executes this run."""
 
     def report_wait(holder: LeaseHolder) -> None:
-        log.warning("run %s is executed by %s; waiting for its end", run_id, holder)
+        log.warning("run %s is being executed by %s; waiting for the run to finish", run_id, holder)
 
     with lease_folder(_get_lease_folder(store, run_id), report_wait) as folder:
         try:
@@ -63,8 +66,12 @@ def find_reason_of_silence(store: Store, record: Mapping[str, Any]) -> str | Non
     is_decided = is_leased is False and record["host"] == socket.gethostname()
     if last_sign is not None and not is_decided:
         now = store.read_current_time()
-        if now is None or (now - last_sign).total_seconds() <= SILENCE_SECONDS:
+        age_seconds = 0.0 if now is None else (now - last_sign).total_seconds()
+        # The clock of the store wrote no time in the future.
+        if now is None or -FUTURE_TOLERANCE_SECONDS <= age_seconds <= SILENCE_SECONDS:
             return None
+        if age_seconds < 0:
+            last_sign = None
     since = record["started"] if last_sign is None else last_sign.isoformat(timespec="seconds")
     return f"no sign of life from process {record['pid']} on {record['host']}" + (
         f" since {since}" if since else ""

@@ -89,27 +89,33 @@ def publish_outcome(run: Run) -> None:
         listener(Event("done", "run-outcome"))
 
 
+def read_run_verdict(run: Run) -> str:
+    """Read the verdict on a run.
+
+    Returns:
+        "pass", "fail" or "not_shown" of the policy, "audit_failed" if it passed or there is none
+        and an audit failed, else "none".
+    """
+    verdict = judge_policy(run.list_verdicts()).verdict or "none"
+    has_passed = verdict in ("pass", "none")
+    return "audit_failed" if has_passed and run.read_failure_reason_by_audit() else verdict
+
+
 def build_outcome_fields(run: Run) -> dict[str, Any]:
     """Return how a run ended as JSON values, for an event.
 
     Returns:
-        ``verdict``: "pass", "fail" or "not_shown" of the policy, "audit_failed" if it passed or
-        there is none and an audit failed, else "none". ``outcome``: one sentence. ``policy`` and
-        the names of its rules by verdict; ``failed_audits``; ``status`` and ``explanation`` of the
-        model card; ``store``, ``checkpoint`` and ``page`` of the run.
+        ``verdict`` as of ``read_run_verdict``. ``outcome``: one sentence. ``policy`` and the names
+        of its rules by verdict; ``failed_audits``; ``status`` and ``explanation`` of the model
+        card; ``store``, ``checkpoint`` and ``page`` of the run.
     """
-    policy = judge_policy(run.list_verdicts())
-    failed_audits = [*run.read_failure_reason_by_audit()]
-    verdict: str = policy.verdict or "none"
-    if failed_audits and verdict in ("pass", "none"):
-        verdict = "audit_failed"
     decision = read_decision_status(run["model_card"]) if "model_card" in run.stages else None
     return {
         "run": run.id,
-        "verdict": verdict,
+        "verdict": read_run_verdict(run),
         "outcome": describe_outcome(run),
-        **policy.to_json_fields(),
-        "failed_audits": failed_audits,
+        **judge_policy(run.list_verdicts()).to_json_fields(),
+        "failed_audits": [*run.read_failure_reason_by_audit()],
         "status": decision.status if decision else None,
         "explanation": decision.explanation if decision else None,
         "checkpoint": run.audited_checkpoint or None,

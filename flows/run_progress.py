@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -28,6 +29,12 @@ MAX_CURVE_POINTS = 2000
 #: The metrics whose curves are kept.
 CURVE_METRICS = ("loss", "validation_bits_per_token")
 
+#: The label of a stage, or nothing, in a file that anyone who writes to the store may have written.
+_LABEL_PATTERN = re.compile(r"\w{0,200}")
+
+#: Number of characters of the description; a longer one is damage.
+MAX_DESCRIPTION_CHARACTERS = 1000
+
 
 @dataclass
 class RunProgress:
@@ -39,6 +46,7 @@ class RunProgress:
         total: All units; 0 if unknown.
         description: What the stage reports, such as its speed.
         curves: Pairs of a step and a value, by metric.
+        tokens_per_second: The last speed of the running training; 0 if there is none.
     """
 
     label: str = ""
@@ -46,17 +54,20 @@ class RunProgress:
     total: int = 0
     description: str = ""
     curves: dict[str, list[list[float]]] = field(default_factory=dict)
+    tokens_per_second: float = 0.0
 
     def handle_event(self, event: Event) -> None:
         """Take what an event says about the running stage."""
         match event.kind:
             case "start":
                 self.label, self.completed, self.total = event.label, 0, 0
-                self.description, self.curves = "", {}
+                self.description, self.curves, self.tokens_per_second = "", {}, 0.0
             case "progress":
                 self.label, self.completed, self.total = event.label, event.completed, event.total
                 self.description = event.description
             case "figures":
+                speed = event.metrics.get("tokens_per_second", self.tokens_per_second)
+                self.tokens_per_second = speed if math.isfinite(speed) else 0.0
                 for name in CURVE_METRICS:
                     value = event.metrics.get(name)
                     if value is not None and math.isfinite(value):
@@ -109,9 +120,13 @@ def read_run_progress(store: Store, run_id: str) -> RunProgress | None:
         progress = RunProgress(**fields)
         is_valid = (
             isinstance(progress.label, str)
-            and isinstance(progress.completed, int)
-            and isinstance(progress.total, int)
+            and _LABEL_PATTERN.fullmatch(progress.label) is not None
+            and _is_count(progress.completed)
+            and _is_count(progress.total)
             and isinstance(progress.description, str)
+            and len(progress.description) <= MAX_DESCRIPTION_CHARACTERS
+            and sum(map(len, progress.curves.values())) <= MAX_CURVE_POINTS * len(CURVE_METRICS)
+            and isinstance(progress.tokens_per_second, int | float)
             and all(
                 isinstance(value, int | float)
                 for points in progress.curves.values()
@@ -119,6 +134,10 @@ def read_run_progress(store: Store, run_id: str) -> RunProgress | None:
                 for value in (step, number)
             )
         )
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (HallmarkError, ValueError, TypeError, AttributeError, RecursionError):
         return None
     return progress if is_valid else None
+
+
+def _is_count(number: Any) -> bool:
+    return type(number) is int and 0 <= number < 1 << 63

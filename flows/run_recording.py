@@ -17,17 +17,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hallmark.flows.checkpoint_resolution import find_checkpoint_in_folder, resolve_checkpoint
+from hallmark.flows.config_secrets import check_no_secrets, check_no_secrets_in_overrides
 from hallmark.flows.corpus_additions import check_preferred_sources_exist, resolve_earlier_run_id
+from hallmark.flows.credentials import (
+    export_credentials,
+    export_credentials_of_tree,
+    redactor,
+)
 from hallmark.flows.deployment_checks import (
     check_checkpoint_allowed,
     check_settings_allowed,
     check_store_allowed,
 )
 from hallmark.flows.prefect_server import wait_for_prefect_server
+from hallmark.flows.reporters.reporting import check_reporters_installed, open_reporters
 from hallmark.flows.run_liveness import lease_run
 from hallmark.flows.run_order import assign_run_number
 from hallmark.flows.run_progress import RENEWAL_SECONDS, RunProgressListener
+from hallmark.flows.run_request import RunRequest
 from hallmark.flows.runs import (
+    RUN_FORMAT,
     Record,
     Run,
     check_not_purged,
@@ -36,8 +45,8 @@ from hallmark.flows.runs import (
     resolve_store_uri,
 )
 from hallmark.flows.site import try_build_site
-from hallmark.flows.tensorboard_listener import TensorBoardListener
-from hallmark.flows.tensorboard_listener import check_tensorboard_installed as check_tensorboard
+from hallmark.flows.store_concurrency import occupy_store
+from hallmark.flows.store_use import wait_for_exclusive_uses
 from hallmark.flows.training_stop import TrainingStopReader
 from hallmark.tasks.contract import (
     Artifact,
@@ -46,10 +55,15 @@ from hallmark.tasks.contract import (
     UsageError,
     format_closest_name_hint,
     format_current_time,
+    make_circular_lineage_error,
+    record_store_format,
 )
+from hallmark.tasks.corpus.reading.file_digests import forget_file_digests
 
 if TYPE_CHECKING:
     from hallmark.flows.config import Config
+    from hallmark.flows.reporter_settings import ReporterName, ReportersConfig
+    from hallmark.flows.retry_settings import RetryConfig
     from hallmark.tasks.contract import Event
 
 
@@ -63,6 +77,8 @@ class Frontend:
     on_event: Callable[[Event], None] = lambda event: None
     #: Called with a run that starts.
     on_run_start: Callable[[Run], None] = lambda run: None
+    #: Called with a run that ended, also with an error.
+    on_run_end: Callable[[Run], None] = lambda run: None
     #: Called with the name of a trial of a study and its outcome.
     on_trial_outcome: Callable[[str, Any], None] = lambda trial, outcome: None
     runs_by_id: dict[str, Run] = field(default_factory=dict)
@@ -73,14 +89,23 @@ class Frontend:
 
 frontend = Frontend()
 
+#: The sections and settings that every flow uses.
+SETTINGS_OF_ALL_FLOWS = (
+    "name",
+    "store",
+    "workers",
+    "mapper",
+    "report_to",
+    "reporters",
+    "credentials",
+    "retry",
+)
+
 #: The sections and settings that a flow on an existing checkpoint uses; the flow ``audit`` also
 #: uses the sections of all audits.
 SETTINGS_BY_CHECKPOINT_FLOW = {
     "audit": (
-        "name",
-        "store",
-        "workers",
-        "mapper",
+        *SETTINGS_OF_ALL_FLOWS,
         "identities.lexicons",
         "respond",
         "score",
@@ -91,7 +116,11 @@ SETTINGS_BY_CHECKPOINT_FLOW = {
         "answers",
         "model_card",
     ),
-    "finetune": ("name", "store", "workers", "mapper", "finetune", "task_card"),
+    "finetune": (
+        *SETTINGS_OF_ALL_FLOWS,
+        "finetune",
+        "task_card",
+    ),
 }
 
 
@@ -114,12 +143,16 @@ class SessionSettings(Protocol):
     @property
     def workers(self) -> int: ...
     @property
-    def tensorboard(self) -> str | None: ...
+    def report_to(self) -> Sequence[ReporterName]: ...
+    @property
+    def reporters(self) -> ReportersConfig | None: ...
+    @property
+    def retry(self) -> RetryConfig: ...
     def model_dump(self, *, mode: str) -> Record: ...
 
 
-class FlowArguments(NamedTuple):
-    """The resolved arguments of a flow.
+class ResolvedRequest(NamedTuple):
+    """The config and the store that a request means.
 
     Attributes:
         config: The config.
@@ -132,29 +165,15 @@ class FlowArguments(NamedTuple):
     store: Store
 
 
-def resolve_flow_arguments(
-    config: str | dict[str, Any] | None,
-    overrides: Sequence[str],
-    until: str | None = None,
-    checkpoint: str | None = None,
-    start: str | None = None,
-    store: str | None = None,
-) -> FlowArguments:
-    """Resolve and check the arguments of a flow.
+def resolve_request(request: RunRequest) -> ResolvedRequest:
+    """Resolve and check a request, before its first stage.
 
-    Args:
-        config: A config file, the name of a bundled config, or a tree. None means "demo", or for a
-            checkpoint the config of its run (for one without a run: the demo's settings without its
-            descriptions). If a config for a checkpoint describes no corpus, its missing sections
-            come from the checkpoint's run.
-        overrides: Overrides of the config.
-        until: The last stage to run.
-        checkpoint: A checkpoint to audit or fine-tune.
-        start: A checkpoint from which training continues.
-        store: The store; None for that of the config.
+    Without a config, a checkpoint gets that of its run (one without a run: the demo's settings
+    without its descriptions). If a config for a checkpoint describes no corpus, its missing
+    sections come from the checkpoint's run.
 
     Raises:
-        UsageError: If one of the arguments is wrong.
+        UsageError: If a parameter of the request is wrong.
     """
     from hallmark.flows.config import (
         fill_missing_sections,
@@ -166,6 +185,11 @@ def resolve_flow_arguments(
     from hallmark.flows.policy_rule_checks import check_policy_rules
     from hallmark.flows.previous_release import pin_previous_run
 
+    config, overrides, store = request.config, request.overrides, request.store
+    until, checkpoint, start = request.until, request.checkpoint, request.start
+    check_no_secrets_in_overrides(overrides)
+    check_no_secrets({"config": config, "checkpoint": checkpoint, "start": start}, "")
+    check_overrides_used(request.flow, overrides)
     if config is None and checkpoint is None:
         config = "demo"
     for setting, name in (("checkpoint", checkpoint), ("start", start)):
@@ -192,6 +216,7 @@ def resolve_flow_arguments(
             read_config_tree(config) if isinstance(config, str) else config
         ) or {}
         if "ingest" not in config_tree:
+            export_credentials_of_tree(config_tree, overrides)
             store = (
                 store
                 or find_text_override("store", overrides)
@@ -211,6 +236,7 @@ def resolve_flow_arguments(
     assert config is not None
     settings = load_config(config, overrides, config_file)
     check_settings_allowed(settings, recorded_config)
+    export_credentials(settings.credentials)
     settings = read_answers(settings)
     check_last_stage(until, settings)
     store_name = store or settings.store
@@ -218,8 +244,7 @@ def resolve_flow_arguments(
     check_policy_rules(settings, resolve_store_uri(store_name))
     if checkpoint is None and start is None:
         check_weat_layer(settings)
-    if settings.tensorboard:
-        check_tensorboard()
+    check_reporters_installed(settings.report_to)
     opened_store = _open_store(store_name, checkpoint_names)
     settings = settings.model_copy(
         update={"policy": pin_previous_run(opened_store, settings.policy)}
@@ -234,7 +259,7 @@ def resolve_flow_arguments(
             check_preferred_sources_exist(opened_store, settings)
     if start is not None:
         check_start_checkpoint(start, settings, until, opened_store)
-    return FlowArguments(settings, config_file, opened_store)
+    return ResolvedRequest(settings, config_file, opened_store)
 
 
 def _open_store(store_name: str | None, checkpoint_names: Sequence[str]) -> Store:
@@ -260,17 +285,16 @@ def check_last_stage(last_stage: str | None, settings: Config) -> None:
     Raises:
         UsageError: If there is no such stage, or this config skips it.
     """
-    from hallmark.flows.config import ROOT_KEYS, Config, get_skip_reason_by_stage
+    from hallmark.flows.config import STAGE_SECTIONS, get_skip_reason_by_stage
 
     if last_stage is not None and (reason := get_skip_reason_by_stage(settings).get(last_stage)):
         raise UsageError(f"there is no stage {last_stage!r} to stop after in this config: {reason}")
 
-    sections = [name for name in Config.model_fields if name not in ROOT_KEYS]
-    if last_stage is not None and last_stage not in sections:
+    if last_stage is not None and last_stage not in STAGE_SECTIONS:
         raise UsageError(
             f"there is no stage {last_stage!r} to stop after"
-            f"{format_closest_name_hint(last_stage, sections)}; "
-            f"choose one of: {', '.join(sections)}"
+            f"{format_closest_name_hint(last_stage, STAGE_SECTIONS)}; "
+            f"choose one of: {', '.join(STAGE_SECTIONS)}"
         )
 
 
@@ -360,37 +384,33 @@ def check_start_checkpoint(
 
 def _iter_packed_corpora(store: Store, checkpoint: Artifact) -> Iterator[Artifact]:
     """Yield the packed corpora of a checkpoint and of the checkpoints that it continues."""
-    lineage: Any = checkpoint.manifest.get("lineage", {})
-    while packed_name := lineage.get("packed_corpus"):
+    visited_names = set[str]()
+    while packed_name := checkpoint.find_input_name("packed_corpus"):
+        if checkpoint.name in visited_names:
+            raise make_circular_lineage_error(checkpoint.name)
+        visited_names.add(checkpoint.name)
         yield find_artifact(store, packed_name)
-        start_name = lineage.get("start_checkpoint")
-        lineage = find_artifact(store, start_name).manifest["lineage"] if start_name else {}
+        start_name = checkpoint.find_input_name("start_checkpoint")
+        if start_name is None:
+            return
+        checkpoint = find_artifact(store, start_name)
 
 
 @contextmanager
-def start_run(
-    flow_name: str,
-    config: str | dict[str, Any] | None,
-    overrides: Sequence[str] = (),
-    until: str | None = None,
-    checkpoint: str | None = None,
-    start: str | None = None,
-    store: str | None = None,
-) -> Iterator[Run]:
-    """Resolve the arguments of a flow, open a session, and keep run.json up to date.
+def start_run(request: RunRequest) -> Iterator[Run]:
+    """Resolve a request, open a session, and keep run.json up to date.
 
-    The arguments are those of ``resolve_flow_arguments``. The site is rebuilt at the end.
+    The site is rebuilt at the end.
     """
-    settings, config_file, opened_store = resolve_flow_arguments(
-        config, overrides, until, checkpoint, start, store
-    )
-    check_overrides_used(flow_name, overrides)
-    record_fields = {
-        "config_file": config_file,
-        "overrides": list(overrides),
-        "checkpoint": checkpoint or start,
-    }
-    with record_run(flow_name, settings, opened_store, record_fields, until) as run:
+    settings, config_file, opened_store = resolve_request(request)
+    if config_file:
+        request = request.with_changes(config=config_file)
+    if request.hash_sources:
+        forget_file_digests(opened_store)
+    with (
+        occupy_store(opened_store),
+        record_run(request.flow, settings, opened_store, request) as run,
+    ):
         yield run
     run.site_index = try_build_site(opened_store)
 
@@ -400,8 +420,7 @@ def record_run(
     flow_name: str,
     settings: SessionSettings,
     store: Store,
-    record_fields: Record | None = None,
-    last_stage: str | None = None,
+    request: RunRequest | None = None,
 ) -> Iterator[Run]:
     """Open a session for a flow, and keep its run.json up to date.
 
@@ -409,8 +428,7 @@ def record_run(
         flow_name: The flow.
         settings: The config.
         store: The store.
-        record_fields: More fields for run.json.
-        last_stage: The last stage to run.
+        request: What was asked for; None for flows that only a command of their own starts.
     """
     from prefect.context import FlowRunContext
     from prefect.runtime import flow_run
@@ -424,15 +442,16 @@ def record_run(
         open_session,
     )
 
+    record_store_format(store)
     record: Record = {
+        "format": RUN_FORMAT,
         "run": flow_run.name or generate_flow_run_name(),
         "flow": flow_name,
         "config_name": settings.name,
-        "config_file": None,
-        "overrides": [],
+        "request": request.to_record() if request else None,
         "config": settings.model_dump(mode="json"),
         "folder": os.getcwd(),  # relative paths start from it
-        "checkpoint": None,
+        "checkpoint": request and (request.checkpoint or request.start),
         "status": "running",
         "started": format_current_time(),
         "ended": None,
@@ -443,7 +462,6 @@ def record_run(
         "checkpoints": [],
         "stages": [],
         "error": None,
-        **(record_fields or {}),
     }
     run = frontend.runs_by_id[record["run"]] = Run(store, record)
 
@@ -454,9 +472,6 @@ def record_run(
     ]
     if FlowRunContext.get() is not None:
         listeners.append(BackgroundListener(CheckpointAnnouncer(run), "Prefect's event"))
-    if settings.tensorboard:
-        event_files = TensorBoardListener(Path(settings.tensorboard) / run.id)
-        listeners.append(BackgroundListener(event_files, "TensorBoard's event files"))
 
     def handle_event(event: Event) -> None:
         if event.kind in ("done", "cached") and event.artifact:
@@ -470,15 +485,21 @@ def record_run(
                 run.save()
         for listener in listeners:
             listener(event)
+        report(event)
 
     mapper = make_mapper(settings.mapper, settings.workers)
     with ExitStack() as signs_of_life:
         signs_of_life.enter_context(lease_run(store, run.id))
         signs_of_life.callback(progress_listener.remove_file)  # after run.json records the end
         progress_listener.write_file()
-        assign_run_number(store, run.id)
         run.save()
+        assign_run_number(store, run.id)  # now others list the run, and read its run.json
+        wait_for_exclusive_uses(store)
         frontend.on_run_start(run)
+        signs_of_life.callback(frontend.on_run_end, run)
+        report = signs_of_life.enter_context(
+            open_reporters(settings.report_to, settings.reporters, run)
+        )
         try:
             with ExitStack() as stack:
                 for listener in listeners:
@@ -487,13 +508,14 @@ def record_run(
                     store,
                     mapper,
                     handle_event,
-                    last_stage,
+                    request.until if request else None,
                     find_stop_reason=TrainingStopReader(store, run.id).find_stop_reason,
+                    get_retry_policy=settings.retry.get_policy,
                 )
                 stack.enter_context(open_session(session))
                 yield run
-        except LastStageReached:
-            record["last_stage"] = last_stage
+        except LastStageReached:  # the run is complete
+            pass
         except BaseException as error:
             with suppress(HallmarkError, OSError):  # on a full disk, report the first error
                 _record_error(run, error)
@@ -521,7 +543,7 @@ def _record_error(run: Run, error: BaseException) -> None:
             status, reason = "interrupted", "paused in Prefect, which continues it as another run"
             emit_suspended_event()
         case _:
-            status, reason = "failed", str(error).split("\n")[0]
+            status, reason = "failed", redactor.redact(str(error).split("\n")[0])
     run.update_record(status=status, ended=format_current_time(), error=reason)
 
 
@@ -550,7 +572,7 @@ def _build_stage_entry(event: Event, artifact: Artifact) -> Record:
 def _build_checkpoint_entry(label: str, artifact: Artifact) -> Record:
     return {
         "label": label,
-        "step": artifact.manifest["parts"]["key"]["step"],
+        "step": artifact.training_step,
         "artifact": artifact.name,
     }
 

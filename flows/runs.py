@@ -9,29 +9,32 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from pydantic_core import from_json
 
 from hallmark.flows.notices import log_which_run_is_latest
 from hallmark.flows.run_liveness import find_reason_of_silence
 from hallmark.flows.run_order import list_run_ids
+from hallmark.flows.run_request import RunRequest
 from hallmark.reports.review.statements import CARD_STAGES
 from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.audits.missing_audits import FAILED
 from hallmark.tasks.contract import (
     ARTIFACT_NAME_PATTERN,
+    PARALLEL_READERS,
     Artifact,
     HallmarkError,
     Store,
     UsageError,
+    check_store_format,
     format_current_time,
     get_current_session,
+    map_store_reads,
     table_to_rows,
 )
 
@@ -41,18 +44,18 @@ if TYPE_CHECKING:
     from hallmark.flows.config import Config
 
 Record = dict[str, Any]
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 log = logging.getLogger("hallmark")
+
+#: The version of the format of run.json. One without a version is of the time before versions, and
+#: has the same format as version 1.
+RUN_FORMAT = 1
 
 #: The keys that every run.json has.
 REQUIRED_RECORD_KEYS = {
     "run",
     "flow",
     "config_name",
-    "config_file",
-    "overrides",
     "config",
     "checkpoint",
     "status",
@@ -68,10 +71,6 @@ REQUIRED_RECORD_KEYS = {
 #: The largest number of seconds of a stage in a run.json; a larger one is damage.
 MAX_STAGE_SECONDS = 1e10
 
-#: Number of runs that are read at the same time from object storage. Reading local files is mostly
-#: work of the interpreter, which several threads would only slow down.
-PARALLEL_READERS = 32
-
 #: The stages that write cards, which no run gives another label.
 CARD_LABELS = set(CARD_STAGES)
 
@@ -84,12 +83,17 @@ TRIAL_FLOW = "trial"
 #: Names in files that become parts of paths: this pattern allows none that leaves its folder.
 SAFE_NAME_PATTERN = re.compile(r"\w+")
 
+EMPTY_STORE_NAME = "the name of the store is empty; specify a folder or a URI"
+
 
 def resolve_store_uri(store_name: str | None = None) -> str:
     """Resolve the location of the store: the named one, else HALLMARK_STORE, else ./runs.
 
     Args:
         store_name: A folder, a URI, or the .toml file of a config, which may name a store.
+
+    Raises:
+        UsageError: The name is empty, or the config cannot be read.
     """
     if store_name and store_name.endswith(".toml"):
         from hallmark.flows.config_files import get_config_folder, read_config_tree, rebase_path
@@ -100,7 +104,14 @@ def resolve_store_uri(store_name: str | None = None) -> str:
                 f"config {config_file}: store: must be text, in quotes (given: {store_name!r})"
             )
         store_name = store_name and rebase_path(store_name, get_config_folder(config_file) or "")
-    return store_name or os.environ.get("HALLMARK_STORE") or "runs"
+    if store_name == "":
+        raise UsageError(EMPTY_STORE_NAME)
+    uri = store_name or os.environ.get("HALLMARK_STORE") or "runs"
+    if "://" in uri:
+        from hallmark.flows.config_secrets import check_no_secrets
+
+        check_no_secrets(uri, "store")
+    return uri
 
 
 def is_same_store(store_uri: str, other_uri: str) -> bool:
@@ -112,7 +123,24 @@ def is_same_store(store_uri: str, other_uri: str) -> bool:
 
 
 def open_store(store_name: str | None = None, create: bool = True) -> Store:
-    return Store(resolve_store_uri(store_name), create_missing=create)
+    """Open a store, with the credentials of the config if ``store_name`` is a .toml file.
+
+    Args:
+        store_name: See ``resolve_store_uri``.
+        create: Whether to create a missing folder.
+
+    Raises:
+        UsageError: There is no such store.
+        HallmarkError: This version of Hallmark does not read the format of the store.
+    """
+    if store_name and store_name.endswith(".toml"):
+        from hallmark.flows.config_files import read_config_tree
+        from hallmark.flows.credentials import export_credentials_of_tree
+
+        export_credentials_of_tree(read_config_tree(store_name))
+    store = Store(resolve_store_uri(store_name), create_missing=create)
+    check_store_format(store)
+    return store
 
 
 class Run:
@@ -226,9 +254,22 @@ class Run:
         return self.site_index and self.site_index.parent / "runs" / self.id / "index.html"
 
     @property
+    def request(self) -> RunRequest | None:
+        """What was asked for; None for a study, a trial, and the comparison of ``prove``."""
+        record = self.record.get("request")
+        return None if record is None else RunRequest.from_record(record)
+
+    @property
+    def config_file(self) -> str | None:
+        """The file or the name of the config that was asked for; None if it had none."""
+        config = self.request.config if self.request else None
+        return config if isinstance(config, str) else None
+
+    @property
     def experiment_arm(self) -> str | None:
         """The arm that this run is, such as "control arm of mitigate"; None for other runs."""
-        return self.record.get("experiment_arm")
+        request = self.record.get("request") or {}
+        return request.get("experiment_arm")
 
     @property
     def may_be_latest(self) -> bool:
@@ -432,16 +473,6 @@ def get_site_folder(store: Store) -> Path:
     return store.local_folder / "site"
 
 
-def map_store_reads(
-    store: Store, function: Callable[[Item], Result], items: Iterable[Item]
-) -> list[Result]:
-    """Call a function that reads from a store for each item; from object storage in parallel."""
-    if store.root_folder is not None:
-        return [*map(function, items)]
-    with ThreadPoolExecutor(PARALLEL_READERS, thread_name_prefix="store reader") as pool:
-        return [*pool.map(function, items)]
-
-
 def open_run(
     name: str = "latest", store: Store | str | None = None, *, stage: str | None = None
 ) -> Run:
@@ -514,19 +545,52 @@ def read_run_record(store: Store, run_id: str) -> Record:
     """Read the run.json of a run.
 
     Raises:
-        HallmarkError: If it is damaged.
+        HallmarkError: If it is damaged, or has another format.
     """
     try:
         # With a thousand runs, the parser of the standard library takes most of the time.
         record: Record | None = from_json(store.get(f"runs/{run_id}/run.json") or b"")
     except ValueError:
         record = None
+    if isinstance(record, dict):
+        _check_run_format(record.get("format", RUN_FORMAT), run_id, store)
     if not _is_valid_record(record) or record["run"] != run_id:
         raise HallmarkError(
             f"run {run_id} is damaged: its run.json in {store.uri}/runs/{run_id} is missing, "
             "incomplete or contradictory; remove that folder (no artifact is lost) and run again"
         )
+    _check_request(record, store)
     return record
+
+
+def _check_run_format(version: Any, run_id: str, store: Store) -> None:
+    """Raise HallmarkError if a run.json has a format that this version of Hallmark does not read.
+
+    A newer format may lack keys of this one, so this comes before any other check.
+    """
+    if version != RUN_FORMAT or type(version) is not int:
+        raise HallmarkError(
+            f"run {run_id}: its run.json has format {version!r:.40}, but this version of Hallmark "
+            f"reads format {RUN_FORMAT}; use the version of Hallmark that wrote it, or remove the "
+            f"folder {store.uri}/runs/{run_id} (no artifact is lost) and run again"
+        )
+
+
+def _check_request(record: Record, store: Store) -> None:
+    """Raise HallmarkError if the request in a run.json has another format, or is wrong."""
+    request_record, run_id = record.get("request"), record["run"]
+    if request_record is None:
+        return
+    try:
+        request = RunRequest.from_record(request_record)
+        if request.flow != record["flow"]:
+            raise HallmarkError(f"it asks for the flow {request.flow}, not {record['flow']!r:.80}")
+    except HallmarkError as error:
+        raise HallmarkError(
+            f"run {run_id}: the request in {store.uri}/runs/{run_id}/run.json cannot be used: "
+            f"{error}; use the version of Hallmark that wrote it, or remove that folder (no "
+            "artifact is lost) and run again"
+        ) from error
 
 
 def _may_be_latest(store: Store, run_id: str) -> bool:
@@ -541,17 +605,14 @@ def _is_valid_record(record: Any) -> TypeGuard[Record]:
     if not isinstance(record, dict) or not record.keys() >= REQUIRED_RECORD_KEYS:
         return False
     texts = [record[key] for key in ("run", "flow", "config_name", "status", "host")]
-    optional_texts = [
-        record[key] for key in ("config_file", "checkpoint", "started", "ended", "error")
-    ]
-    optional_texts += [record.get(key) for key in ("last_stage", "folder", "experiment_arm")]
-    text_lists = [record["overrides"], record.get("audits") or [], record.get("findings") or []]
+    optional_texts = [record[key] for key in ("checkpoint", "started", "ended", "error")]
+    optional_texts.append(record.get("folder"))
     arms = record.get("arms", {})
     return (
         all(isinstance(text, str) for text in texts)
         and all(text is None or isinstance(text, str) for text in optional_texts)
         and (record["checkpoint"] is not None or record["flow"] not in ("audit", "finetune"))
-        and all(map(_is_list_of_texts, text_lists))
+        and _is_list_of_texts(record.get("findings") or [])
         and isinstance(arms, dict)
         and _is_list_of_texts([*arms.values()])
         and isinstance(record.get("seeds"), int | None)
@@ -590,7 +651,7 @@ def _is_valid_checkpoint_entry(entry: Any) -> bool:
         isinstance(entry, dict)
         and isinstance(entry.get("label"), str)
         and type(entry.get("step")) is int
-        and entry["step"] >= 0
+        and 0 <= entry["step"] < 1 << 63
         and isinstance(entry.get("artifact"), str)
         and ARTIFACT_NAME_PATTERN.fullmatch(entry["artifact"]) is not None
         and entry["artifact"].startswith("checkpoint/")

@@ -16,7 +16,14 @@ from prefect import flow
 from hallmark.flows.audit_execution import FindingsByAudit, ProbeAudits
 from hallmark.flows.mitigation import get_removal_list_folder, write_document_id_list
 from hallmark.flows.run_recording import frontend, generate_flow_run_name, record_run
-from hallmark.flows.runs import TRIAL_FLOW, Run, find_artifact, open_run, read_all_runs
+from hallmark.flows.runs import (
+    TRIAL_FLOW,
+    Run,
+    find_artifact,
+    open_run,
+    open_store,
+    read_all_runs,
+)
 from hallmark.flows.site import try_build_site
 from hallmark.flows.study_config import (
     STUDIED_PROBES,
@@ -196,7 +203,7 @@ def run_trial(config: dict[str, Any], store_uri: str) -> TrialOutcome:
 @flow(name="study", flow_run_name=generate_flow_run_name)
 def study(config: dict[str, Any], store: str) -> str:
     """Run all trials, each as a separate run, and compute the error rates of the audits."""
-    settings, opened_store = StudyConfig.model_validate(config), Store(store, create_missing=True)
+    settings, opened_store = StudyConfig.model_validate(config), open_store(store)
     with record_run("study", settings, opened_store) as run:
         verdicts_by_trial, answer_keys, attributions_by_trial, excluded_trials = {}, {}, {}, {}
         arm_verdicts: dict[str, Artifact] = {}

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from hallmark.flows.config_errors import format_validation_error
 from hallmark.flows.config_files import apply_override
+from hallmark.flows.retry_settings import RetryConfig
 from hallmark.flows.runs import open_store, read_all_runs
 from hallmark.model.config import ModelConfig, TrainConfig
 from hallmark.reports.study_card import StudyCardConfig
@@ -41,7 +42,15 @@ from hallmark.tasks.training.train_tokenizer import TokenizerConfig
 STUDIED_PROBES = tuple(probe for probe in PROBES if probe.name in AUDIT_BY_CANDIDATE_KIND.values())
 
 #: Settings that do not change the results of a study.
-EXECUTION_SETTINGS = ("store", "parallel_trials", "workers", "mapper", "tensorboard")
+EXECUTION_SETTINGS = (
+    "store",
+    "parallel_trials",
+    "workers",
+    "mapper",
+    "report_to",
+    "reporters",
+    "retry",
+)
 
 #: Settings that differ between the trials of a study.
 TRIAL_SPECIFIC_SETTINGS = (
@@ -99,25 +108,30 @@ class StudyConfig(StageConfig):
         description="where the worker processes of each trial (synthetic corpus with its model) "
         "run; accepts the same values as the setting `mapper` of the command 'run'",
     )
-    tensorboard: None = Field(
-        None, description="not available: a study writes no TensorBoard event files"
+    report_to: tuple[()] = Field(
+        (), description="not available: a study reports to no other system"
     )
+    reporters: None = Field(None, description="not available: a study has no reporters")
+    retry: RetryConfig = RetryConfig()
     trials_with_effects: int = Field(
         40,
         ge=1,
         le=10_000,
-        description="number of trials with effects; a trial is a synthetic corpus with known "
-        "effects, and a model trained on it",
+        description="number of trials in which effects are planted; a trial is a synthetic "
+        "corpus with known effects, and a model trained on it",
     )
     trials_without_effects: int = Field(
-        10, ge=0, le=10_000, description="number of additional trials without effects"
+        10,
+        ge=0,
+        le=10_000,
+        description="number of additional trials in which no effects are planted",
     )
     retrained_trials: int = Field(
         3,
         ge=0,
         description="number of trials in which two more models are trained: one without the "
-        "documents to which detected effects are attributed, and one without the same "
-        "number of random documents",
+        "documents to which detected effects are attributed, and one without an "
+        "equal number of randomly chosen documents",
     )
     is_retrained: bool = Field(
         False,

@@ -45,9 +45,9 @@ class TrainingStop:
         rules = ", ".join(map(escape_invisible, self.failed_rules))
         noun = "rule" if len(self.failed_rules) == 1 else "rules"
         return (
-            f"the training was stopped because its checkpoint of step {self.step} failed the "
+            f"training was stopped because its checkpoint of step {self.step} failed the "
             f"{noun} {rules} of the policy in the audit run {self.audit_run}; its checkpoints "
-            "remain in the store, and the same command continues the training"
+            "remain in the store; to continue training, run the same command again"
         )
 
 
@@ -93,8 +93,9 @@ class TrainingStopReader:
         stop = parse_training_stop(request)
         if stop is None:
             return (
-                f"the training was stopped by {self.store.uri}/{self.key}, but this file is "
-                "damaged; find out who wrote it; the same command continues the training"
+                f"training was stopped because the file {self.store.uri}/{self.key} requests it, "
+                "but this file is damaged; find out who wrote it; to continue training, run the "
+                "same command again"
             )
         return stop.describe()
 
@@ -115,6 +116,7 @@ def parse_training_stop(request: bytes) -> TrainingStop | None:
         isinstance(stop.audit_run, str)
         and RUN_ID_PATTERN.fullmatch(stop.audit_run) is not None
         and type(stop.step) is int
+        and 0 <= stop.step < 1 << 63
         and stop.failed_rules != ()
         and all(isinstance(rule, str) and len(rule.splitlines()) == 1 for rule in stop.failed_rules)
     )

@@ -27,6 +27,9 @@ from hallmark.tasks.contract import HallmarkError, Store, UsageError, get_short_
 #: The application listens only on this machine.
 HOST = "127.0.0.1"
 
+#: Seconds after which requests are answered although the first pages are not prepared.
+MAX_PREPARATION_SECONDS = 3.0
+
 
 def create_application(
     store: Store, port: int, signer_files: SignerFiles, *, prepares_pages: bool = False
@@ -38,7 +41,8 @@ def create_application(
         port: The port on which it listens.
         signer_files: Whose signatures count.
         prepares_pages: Whether a thread reads what is probably opened first: the newest runs, and
-            the cards of the newest.
+            the cards of the newest. It has MAX_PREPARATION_SECONDS before the first request, which
+            would otherwise compete with it.
     """
     application = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     reader = StoreReader(store)
@@ -76,7 +80,9 @@ def create_application(
     for error_class in (HallmarkError, pa.ArrowException, OSError, HTTPException, Exception):
         application.add_exception_handler(error_class, show_error)
     if prepares_pages:
-        threading.Thread(target=prepare_pages, args=(reader, card_pages), daemon=True).start()
+        preparation = threading.Thread(target=prepare_pages, args=(reader, card_pages), daemon=True)
+        preparation.start()
+        preparation.join(MAX_PREPARATION_SECONDS)
     # Outside of everything, so that also the page of an unexpected error gets its headers.
     return RequestGuard(application, {f"{HOST}:{port}", f"localhost:{port}"})
 
@@ -84,6 +90,7 @@ def create_application(
 def prepare_pages(reader: StoreReader, card_pages: CardPages) -> None:
     """Read the summaries of the newest runs and the cards of the newest into memory.
 
+    The cards are read twice, because pages of rows keep their own copies.
     The libraries of comparisons are also imported, which takes about a second.
     """
     # Whatever fails here, the page that shows it says so.
@@ -92,6 +99,7 @@ def prepare_pages(reader: StoreReader, card_pages: CardPages) -> None:
         for listed in reader.list_runs(runs[:RUNS_PER_PAGE])[:1]:
             for card in listed.cards:
                 card_pages.show_card(listed.run.id, card, f"{card}.html")
+                card_pages.open_card(listed.run.id, card, reads_rows=True)
         importlib.import_module("scipy.stats")
 
 

@@ -57,8 +57,7 @@ class CardPages:
     def redirect_to_card(self, run: str, card: str) -> Response:
         """Redirect from the folder of a card to its page."""
         opened_run = self.reader.open_run(run)
-        if card not in opened_run.stages:
-            raise HTTPException(404)
+        self.reader.check_card(opened_run, card)
         return RedirectResponse(f"/runs/{quote(opened_run.id)}/{quote(card)}/{quote(card)}.html")
 
     def show_card(self, run: str, card: str, page: str) -> Response:
@@ -161,8 +160,8 @@ def _build_download(row_view: RowView, selected: SelectedRows, name: str, suffix
         return StreamingResponse(
             row_view.iter_csv(selected.rows), headers=headers, media_type="text/csv; charset=utf-8"
         )
-    return Response(
-        row_view.to_parquet(selected.rows),
+    return StreamingResponse(
+        row_view.iter_parquet(selected.rows),
         headers=headers,
         media_type="application/vnd.apache.parquet",
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections import OrderedDict
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -28,9 +29,9 @@ from hallmark.reports.review.signatures import SignerFiles, format_signing_comma
 from hallmark.reports.review.statements import (
     CARD_STAGES,
     DECISIONS,
+    MAX_NOTES,
     CardStage,
     Review,
-    ReviewedCard,
     compute_review_id,
     format_card_kind,
 )
@@ -39,6 +40,9 @@ from hallmark.tasks.contract import HallmarkError, UsageError
 
 #: How many statements wait for their signature at most; the oldest is dropped first.
 MAX_WAITING_STATEMENTS = 100
+
+#: How many reviews without a verified signature a page shows.
+MAX_UNVERIFIED_REVIEWS = 50
 
 #: Rows for notes in the form.
 NOTE_ROWS = 3
@@ -147,10 +151,11 @@ class ReviewPages:
         except UsageError as error:  # a file was removed after the start
             raise HallmarkError(f"the reviews cannot be evaluated: {error}") from error
         approval = judge_card(
-            _describe_card(run, kind), read_reviews(self.reader.store), self.signer_files
+            describe_run_card(run, kind), read_reviews(self.reader.store), self.signer_files
         )
         subjects, texts = fields.get("about", []), fields.get("note", [])
-        notes = [*zip(subjects, texts, strict=False)] or [("", "")] * NOTE_ROWS
+        given_notes = islice(zip(subjects, texts, strict=False), MAX_NOTES)
+        notes = [*given_notes] or [("", "")] * NOTE_ROWS
         figure_ids = run[kind]["figures"].read(["id"])["id"].to_pylist()
         return HTMLResponse(
             render_view_page(
@@ -160,6 +165,9 @@ class ReviewPages:
                 kind=CARD_KINDS[kind].title,
                 kind_name=format_card_kind(kind),
                 approval=approval,
+                shown_reviews=approval.list_shown_reviews(MAX_UNVERIFIED_REVIEWS),
+                unchecked_count=approval.count_unchecked_signatures(),
+                has_signers=self.signer_files.allowed_signers is not None,
                 state_names=STATE_NAMES,
                 decisions=DECISIONS,
                 fields={name: values[0] for name, values in fields.items()},
@@ -188,17 +196,6 @@ class ReviewPages:
             ),
             status_code,
         )
-
-
-def _describe_card(run: Run, kind: CardStage) -> ReviewedCard:
-    try:
-        return describe_run_card(run, kind)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise HallmarkError(
-            f"{run.stages[kind]['artifact']} is damaged: its manifest.json contradicts itself "
-            f"({type(error).__name__}: {error!s:.80}); remove its folder and run again to rebuild "
-            "it"
-        ) from error
 
 
 def _name_statement_file(review_id: str) -> str:

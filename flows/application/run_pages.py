@@ -135,7 +135,7 @@ def _list_flow_stages(run: Run, artifacts: dict[str, Artifact | None]) -> list[F
     stages = []
     for label, entry in run.stages.items():
         artifact = artifacts[label]
-        lineage = artifact and artifact.manifest.get("lineage")
+        lineage = artifact and artifact.lineage
         names = [entry["artifact"], *_list_checkpoint_names(artifact)]
         stages.append(FlowStage(label, names, lineage, entry["cached"]))
     return stages

@@ -20,7 +20,6 @@ from hallmark.flows.run_order import list_run_ids
 from hallmark.flows.runs import (
     Record,
     Run,
-    map_store_reads,
     open_run,
     read_run_record,
 )
@@ -47,6 +46,7 @@ from hallmark.tasks.contract import (
     HallmarkError,
     Store,
     UsageError,
+    map_store_reads,
     stat_to_file_stamp,
 )
 
@@ -193,6 +193,12 @@ class StoreReader:
         }
         return summarize_run(artifacts, Redactor().redact_full_text)
 
+    def check_card(self, run: Run, card: str) -> None:
+        """Raise UsageError unless a run has a card of this name; name its cards."""
+        if card not in CARD_KINDS or card not in run.stages:
+            cards = ", ".join(label for label in CARD_KINDS if label in run.stages) or "none"
+            raise UsageError(f"run {run.id} has no card {card!r:.80}; its cards: {cards}")
+
     def open_card(self, run: Run, card: str, *, reads_rows: bool = False) -> CardView:
         """Read a card of a run.
 
@@ -205,9 +211,7 @@ class StoreReader:
             UsageError: If the run has no such card.
             HallmarkError: If the card is damaged.
         """
-        if card not in CARD_KINDS or card not in run.stages:
-            cards = ", ".join(label for label in CARD_KINDS if label in run.stages) or "none"
-            raise UsageError(f"run {run.id} has no card {card!r:.80}; its cards: {cards}")
+        self.check_card(run, card)
         artifact = run[card]
         if artifact.stage != card:
             raise HallmarkError(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
-from hallmark.flows.commands.flow_execution import run_flow_and_print_result, run_flow_for_each
+from hallmark.flows.commands.flow_execution import (
+    run_request_and_print_result,
+    run_requests_and_print_results,
+)
 from hallmark.flows.commands.options import (
     JsonOption,
     OnlyOption,
@@ -38,40 +41,33 @@ def audit(
     ----------
     checkpoint
         RUN, RUN@STEP ("latest@0"), RUN@all (every checkpoint of a training run, in a separate audit
-        run for each), an artifact ("checkpoint/…"), or a folder with a Hallmark checkpoint or a
-        Hugging Face causal or masked language model.
+        run for each), an artifact ("checkpoint/…"), a folder with a Hallmark checkpoint or a
+        Hugging Face causal or masked language model, or a version of a watched checkpoint as
+        "hallmark runs" lists it (FOLDER@DIGEST).
     config
         The config with the settings of the audits; by default that of the checkpoint's run, or
         "demo" for a checkpoint that no run of the store produced.
     """
-    from hallmark.flows.audit_selection import (
-        check_corpus_known,
-        parse_audit_names,
-        select_audits,
-    )
+    from hallmark.flows.audit_selection import parse_audit_names, select_audits
     from hallmark.flows.checkpoint_comparison import ALL_CHECKPOINTS_SUFFIX, list_checkpoint_names
-    from hallmark.flows.run_recording import resolve_flow_arguments
+    from hallmark.flows.checkpoint_resolution import check_corpus_known
+    from hallmark.flows.run_recording import resolve_request
+    from hallmark.flows.run_request import RunRequest
 
     only_names = parse_audit_names(only)
-    audit_names = select_audits(only_names, parse_audit_names(skip))
-    shared_parameters: dict[str, Any] = {
+    parameters = {
+        "checkpoint": checkpoint.removesuffix(ALL_CHECKPOINTS_SUFFIX),
         "config": config,
         "overrides": overrides or [],
+        "audits": select_audits(only_names, parse_audit_names(skip)),
         "store": store,
     }
+    request = RunRequest.parse("audit", parameters)
     if not checkpoint.endswith(ALL_CHECKPOINTS_SUFFIX):
         if only_names:
-            opened_store = resolve_flow_arguments(checkpoint=checkpoint, **shared_parameters).store
-            check_corpus_known(opened_store, checkpoint, only_names)
-        run_flow_and_print_result(
-            "audit", as_json, checkpoint=checkpoint, only=audit_names, **shared_parameters
-        )
+            check_corpus_known(resolve_request(request).store, checkpoint, only_names)
+        run_request_and_print_result(request, as_json)
         return
-    opened_store = resolve_flow_arguments(
-        checkpoint=checkpoint.removesuffix(ALL_CHECKPOINTS_SUFFIX), **shared_parameters
-    ).store
-    parameters_by_checkpoint = {
-        name: {"checkpoint": name, "only": audit_names, **shared_parameters}
-        for name in list_checkpoint_names(opened_store, checkpoint)
-    }
-    run_flow_for_each("audit", as_json, parameters_by_checkpoint)
+    checkpoint_names = list_checkpoint_names(resolve_request(request).store, checkpoint)
+    requests_by_name = {name: request.with_changes(checkpoint=name) for name in checkpoint_names}
+    run_requests_and_print_results(requests_by_name, as_json)

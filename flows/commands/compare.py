@@ -18,6 +18,7 @@ from hallmark.flows.checkpoint_comparison import (
     report_run_comparison,
 )
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
+from hallmark.flows.output_folders import resolve_output_folder
 from hallmark.flows.runs import get_site_folder, open_store
 from hallmark.reports.page.figures import Figure, format_number
 from hallmark.reports.page.redaction import escape_invisible
@@ -41,7 +42,7 @@ NOT_MEASURED = "not measured"
 
 def compare(
     *checkpoints: str,
-    output: Path | None = None,
+    output: str | None = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -62,18 +63,19 @@ def compare(
         Folder for the page that compares two runs, comparison.html.
     """
     opened_store = open_store(store, create=False)
+    folder = None if output is None else resolve_output_folder(output, "comparison")
     is_pair = len(checkpoints) == 2 and not any(
         name.endswith(ALL_CHECKPOINTS_SUFFIX) for name in checkpoints
     )
     page = None
     if is_pair:
         run_comparison = RunComparison.from_runs(*find_compared_runs(opened_store, *checkpoints))
-        if output is not None:
+        if folder is not None:
             page = write_comparison_page(
-                run_comparison, output, _build_site_linker(opened_store, output)
+                run_comparison, folder, _build_site_linker(opened_store, folder)
             )
         comparison = report_run_comparison(run_comparison)
-    elif output is not None:
+    elif folder is not None:
         raise UsageError(
             "--output writes the comparison of two runs or checkpoints; specify exactly two (the "
             "site has a page for all checkpoints of a training run: hallmark export-site)"
@@ -172,7 +174,8 @@ def _render_findings(rows: Sequence[Report], other_names: Sequence[str]) -> list
         lines += [
             "",
             f"{format_count(equal_count, 'finding')} {'has' if equal_count == 1 else 'have'} "
-            "equal values, as baselines on the same text do; --json lists all findings",
+            "the same value for every checkpoint (for example, the value of a baseline on the same "
+            "text); --json lists all findings",
         ]
     return lines
 

@@ -108,7 +108,7 @@ def _check_scorers() -> CheckResult:
         scorer = open_scorer(config)
         controls = build_scorer_control_findings("", score_control_texts(scorer).table)
         limits = collect_scorer_limits(map(asdict, controls)).values()
-        description = "".join(f"; {each.describe()}" for each in limits)
+        description = "".join(f"; it {each.describe()}" for each in limits)
         parts.append(f"{scorer.name}, digest {scorer.digest[:16]}{description}")
     parts.append(
         f"Detoxify weights: {', '.join(list_downloaded_checkpoints()) or 'none downloaded'}"
@@ -135,25 +135,40 @@ def _check_prefect() -> CheckResult:
 
 
 def _check_remote_store(store: Store) -> CheckResult:
-    """Check that a store can be written, and that it creates an object only if it is absent.
+    """Check that a store can be written, and that it writes on conditions.
 
-    Without conditional creation two machines could both commit the same artifact.
+    Without conditional creation two machines could both commit the same artifact. Without
+    conditional replacement both could lease the same work.
     """
     key = f"doctor-{secrets.token_hex(8)}"
     store.put(key, b"first")
     try:
         # The content differs, so that the store cannot take it for a repeated request.
-        is_conditional = not store.create_if_absent(key, b"second")
+        is_creation_conditional = not store.create_if_absent(key, b"second")
+        earlier = store.get_versioned(key)
+        store.put(key, b"third")
+        is_replacement_conditional = (
+            earlier is not None
+            and store.replace_if_unchanged(key, b"fourth", earlier.version) is None
+        )
     finally:
         store.delete([key])
-    message = (
-        f"{store.uri} can be written"
-        if is_conditional
-        else f"{store.uri} replaces an object that should only be created if it is absent, so two "
-        "machines could overwrite each other's artifacts; use an object store with conditional "
-        "writes (the header If-None-Match)"
-    )
-    return {"check": "store", "is_ok": is_conditional, "message": message}
+    if not is_creation_conditional:
+        message = (
+            f"{store.uri} overwrites an existing object even if asked to create it only if it is "
+            "absent, so two machines could overwrite each other's artifacts; use an object store "
+            "with conditional writes (the header If-None-Match)"
+        )
+    elif not is_replacement_conditional:
+        message = (
+            f"{store.uri} overwrites a changed object even if asked to replace it only if it is "
+            "unchanged, so two machines could do the same work and lose each other's training "
+            "states; use an object store with conditional writes (the header If-Match)"
+        )
+    else:
+        message = f"{store.uri} can be written"
+    is_ok = is_creation_conditional and is_replacement_conditional
+    return {"check": "store", "is_ok": is_ok, "message": message}
 
 
 def _check_store(store_name: str | None) -> CheckResult:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from hallmark.flows.card_export import export_run_cards
@@ -11,7 +10,7 @@ from hallmark.flows.runs import open_run
 
 
 def export_cards(
-    run: str = "latest", *, output: Path, store: StoreOption = None, as_json: JsonOption = False
+    run: str = "latest", *, output: str, store: StoreOption = None, as_json: JsonOption = False
 ) -> None:
     """Export the cards of RUN as Hugging Face cards, Croissant, CycloneDX ML-BOM and JSON.
 
@@ -27,9 +26,7 @@ def export_cards(
     opened_run = open_run(run, store)
     with opened_run.store.shared_lock():
         files = export_run_cards(opened_run, output)
-    print_result(
-        {"run": opened_run.id, "folder": str(output), "files": files}, as_json, _render_export
-    )
+    print_result({"run": opened_run.id, "folder": output, "files": files}, as_json, _render_export)
 
 
 def _render_export(report: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -9,16 +10,17 @@ from cyclopts import Parameter
 
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.notices import log_which_run_is_latest
-from hallmark.flows.runs import open_run, open_store, read_runs_and_problems
+from hallmark.flows.output_folders import check_can_be_created, resolve_output_folder
+from hallmark.flows.runs import get_site_folder, open_run, open_store, read_runs_and_problems
 from hallmark.flows.site import build_store_site
-from hallmark.flows.unredacted_site import write_unredacted_site
+from hallmark.flows.unredacted_site import DEFAULT_FOLDER_NAME, write_unredacted_site
 from hallmark.tasks.contract import Store
 
 
 def export_site(
     run: str = "latest",
     *,
-    out: Path | None = None,
+    output: str | None = None,
     unredacted: Annotated[bool, Parameter(negative="")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -36,7 +38,7 @@ def export_site(
     ----------
     run
         A run id, the start of one, or "latest": the newest run.
-    out
+    output
         The folder of the site; by default "site" in a local store, or in this machine's cache
         folder for an object store.
     unredacted
@@ -44,11 +46,12 @@ def export_site(
         only you can open; run.json records that they were written.
     """
     opened_store = open_store(store, create=False)
+    folder = None if output is None else _resolve_site_folder(opened_store, output)
     if unredacted:
-        unredacted_page = write_unredacted_site(open_run(run, opened_store), out)
+        unredacted_page = write_unredacted_site(open_run(run, opened_store), folder)
         return print_result({"unredacted": str(unredacted_page)}, as_json, _render_page_paths)
     run_id = _find_shown_run_id(opened_store, run)
-    site = build_store_site(opened_store, out, rebuild_all=False)
+    site = build_store_site(opened_store, folder, rebuild_all=False)
     pages = {
         "index": str(site.index_page),
         "run": str(site.index_page.parent / "runs" / run_id / "index.html"),
@@ -56,6 +59,21 @@ def export_site(
     print_result(pages, as_json, _render_page_paths)
     if site.problems:
         raise SystemExit(1)
+
+
+def _resolve_site_folder(store: Store, name: str) -> Path:
+    """Return the absolute path of the folder that a person named for a site.
+
+    Raises:
+        UsageError: It cannot be the folder of a site. The only sites in a store are those of the
+            default folders.
+    """
+    default_folders = (get_site_folder(store), store.local_folder / DEFAULT_FOLDER_NAME)
+    if name and os.path.realpath(name) in map(os.path.realpath, default_folders):
+        return Path(name)
+    folder = resolve_output_folder(name, "site")
+    check_can_be_created(folder, "site")
+    return folder
 
 
 def _find_shown_run_id(store: Store, run_name: str) -> str:

@@ -51,7 +51,8 @@ def findings(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the findings of a run, largest risk first, with null values, conclusions and verdicts.
+    """List the findings of a run, largest risk first, with conclusions, verdicts and the values
+    expected under the null hypothesis.
 
     Parameters
     ----------
@@ -94,7 +95,7 @@ def list_findings(run: Run, audit: str | None = None) -> list[Row]:
     if not audits:
         raise UsageError(
             f"run {run.id} has no audits, so it has no findings; choose a run that has audits "
-            "(hallmark runs lists all runs), or audit a model with: hallmark audit CHECKPOINT"
+            "(to list all runs: hallmark runs), or audit a model with: hallmark audit CHECKPOINT"
         )
     if audit is not None and audit not in audits:
         raise UsageError(f"run {run.id} has no audit {audit!r}; it has {', '.join(audits)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hallmark.flows.commands.flow_execution import run_flow_and_print_result
+from hallmark.flows.commands.flow_execution import run_request_and_print_result
 from hallmark.flows.commands.options import JsonOption, OverridesOption, StoreOption
 
 
@@ -27,14 +27,15 @@ def finetune(
         A TOML file with a section finetune: the task, its data and its training; all other settings
         default to those of the checkpoint's run.
     """
-    run = run_flow_and_print_result(
-        "finetune",
-        as_json,
-        checkpoint=checkpoint,
-        config=config,
-        overrides=overrides or [],
-        store=store,
-    )
+    from hallmark.flows.run_request import RunRequest
+
+    parameters = {
+        "checkpoint": checkpoint,
+        "config": config,
+        "overrides": overrides or [],
+        "store": store,
+    }
+    run = run_request_and_print_result(RunRequest.parse("finetune", parameters), as_json)
     if run is not None:
         finetuned = run["finetune"]
         print(render_scores(finetuned["scores"].read().to_pylist()))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hallmark.flows.commands.options import print_result
 
 if TYPE_CHECKING:
+    from hallmark.flows.run_request import RunRequest
     from hallmark.flows.runs import Run
     from hallmark.tasks.contract import HallmarkError
 
@@ -64,12 +65,24 @@ def start_prefect_and_progress(check_arguments: Callable[[], object]) -> Iterato
         _check_prefect_server_answers()
     from hallmark.flows import pipeline  # noqa: F401  (imports every stage of a run)
     from hallmark.flows.console import RunProgressDisplay
+    from hallmark.flows.json_logging import (
+        JsonEventLog,
+        install_json_log,
+        is_json_log,
+        log_run_end,
+        log_run_start,
+    )
     from hallmark.flows.prefect_logging import print_prefect_warnings_as_lines
     from hallmark.flows.run_recording import frontend
     from hallmark.tasks.contract import STAGES
 
     print_prefect_warnings_as_lines()
-    with RunProgressDisplay() as frontend.on_event:
+    if is_json_log():
+        frontend.on_run_start, frontend.on_run_end = log_run_start, log_run_end
+        display: Any = nullcontext(JsonEventLog(install_json_log()))
+    else:
+        display = RunProgressDisplay()
+    with display as frontend.on_event:
         if server:
             frontend.server_wait_seconds = 0.0
             for stage in STAGES.values():  # cached for all fingerprints, while the server starts
@@ -78,13 +91,12 @@ def start_prefect_and_progress(check_arguments: Callable[[], object]) -> Iterato
         yield
 
 
-def run_flow_and_print_result(flow_name: str, as_json: bool, **flow_parameters: Any) -> Run | None:
-    """Run a flow with a progress display and print its result.
+def run_request_and_print_result(request: RunRequest, as_json: bool) -> Run | None:
+    """Run what was asked for with a progress display, and print the result.
 
     Args:
-        flow_name: A flow of ``hallmark.flows.pipeline``.
+        request: What was asked for.
         as_json: Whether to print the status and the removals as JSON instead of a summary.
-        flow_parameters: The arguments of the flow.
 
     Returns:
         The run, or None if it was printed as JSON.
@@ -93,8 +105,8 @@ def run_flow_and_print_result(flow_name: str, as_json: bool, **flow_parameters: 
         PolicyViolationError: If the findings fail the policy, or are not shown to pass it.
         HallmarkError: If an audit failed.
     """
-    with start_prefect_and_progress(lambda: check_flow_parameters(flow_name, flow_parameters)):
-        run = run_flow_by_name(flow_name, flow_parameters)
+    with start_prefect_and_progress(lambda: check_requests(request)):
+        run = run_request(request)
     from hallmark.flows.run_outcome import check_audits_and_policy
 
     if as_json:
@@ -106,20 +118,19 @@ def run_flow_and_print_result(flow_name: str, as_json: bool, **flow_parameters: 
         )
         check_audits_and_policy(run)
         return None
-    print_run_summary(flow_name, run)
+    print_run_summary(run)
     check_audits_and_policy(run)
     return run
 
 
-def run_flow_for_each(
-    flow_name: str, as_json: bool, parameters_by_name: Mapping[str, Mapping[str, Any]]
+def run_requests_and_print_results(
+    requests_by_name: Mapping[str, RunRequest], as_json: bool
 ) -> None:
-    """Run a flow several times, in order; one that fails does not stop the others.
+    """Run several requests, in order; one that fails does not stop the others.
 
     Args:
-        flow_name: A flow of ``hallmark.flows.pipeline``.
+        requests_by_name: Each request, by the name to print for it.
         as_json: Whether to print the list of statuses as JSON instead of summaries.
-        parameters_by_name: The arguments of each execution, by the name to print for it.
 
     Raises:
         PolicyViolationError: If the policy of one of the executions is not met.
@@ -130,15 +141,13 @@ def run_flow_for_each(
 
     runs: list[Run] = []
     errors_by_name: dict[str, HallmarkError] = {}
-    with start_prefect_and_progress(
-        lambda: check_flow_parameters(flow_name, *parameters_by_name.values())
-    ):
+    with start_prefect_and_progress(lambda: check_requests(*requests_by_name.values())):
         from hallmark.flows.run_outcome import check_audits_and_policy
 
-        for name, parameters in parameters_by_name.items():
+        for name, request in requests_by_name.items():
             stderr.print(name, markup=False)
             try:
-                runs.append(run_flow_by_name(flow_name, parameters))
+                runs.append(run_request(request))
                 check_audits_and_policy(runs[-1])
             except UsageError:
                 raise
@@ -150,7 +159,7 @@ def run_flow_for_each(
         print_result([build_status_report(run) for run in runs], True, str)
     else:
         for run in runs:
-            print_run_summary(flow_name, run)
+            print_run_summary(run)
     if errors_by_name:
         raise combine_errors(errors_by_name)
 
@@ -166,25 +175,22 @@ def combine_errors(errors_by_name: Mapping[str, HallmarkError]) -> HallmarkError
     return (PolicyViolationError if has_policy_violation else HallmarkError)(message)
 
 
-def check_flow_parameters(flow_name: str, *parameter_sets: Mapping[str, Any]) -> None:
-    """Raise UsageError if any of the flow parameters cannot be resolved, or has no effect."""
-    from hallmark.flows.run_recording import check_overrides_used, resolve_flow_arguments
+def check_requests(*requests: RunRequest) -> None:
+    """Raise UsageError if a parameter of any of the requests is wrong, or has no effect."""
+    from hallmark.flows.run_recording import resolve_request
 
-    checked_names = ("config", "overrides", "until", "checkpoint", "start", "store")
-    for parameters in parameter_sets:
-        resolve_flow_arguments(
-            **{name: value for name, value in parameters.items() if name in checked_names}
-        )
-        check_overrides_used(flow_name, parameters.get("overrides", ()))
+    for request in requests:
+        resolve_request(request)
 
 
-def run_flow_by_name(flow_name: str, parameters: Mapping[str, Any]) -> Run:
+def run_request(request: RunRequest) -> Run:
+    """Run what was asked for, and return its run as ``call_flow_and_get_run`` does."""
     from hallmark.flows.flow_registry import get_flow
 
-    return call_flow_and_get_run(lambda: get_flow(flow_name)(**parameters))
+    return call_flow_and_get_run(lambda: get_flow(request.flow)(**request.parameters))
 
 
-def print_run_summary(flow_name: str, run: Run) -> None:
+def print_run_summary(run: Run) -> None:
     """Print what a run did to stderr, and the path of its page to stdout."""
     from hallmark.flows.commands.removal_summary import render_removals, summarize_removals
     from hallmark.flows.console import stderr
@@ -198,8 +204,8 @@ def print_run_summary(flow_name: str, run: Run) -> None:
 
     stages = run.record["stages"]
     computed_count = sum(not entry["cached"] for entry in stages)
-    if flow_name in ("audit", "finetune"):
-        verb = {"audit": "audited", "finetune": "fine-tuned"}[flow_name]
+    if run.flow in ("audit", "finetune"):
+        verb = {"audit": "audited", "finetune": "fine-tuned"}[run.flow]
         stderr.print(f"{verb}: {run.record['checkpoint']}", markup=False)
     stderr.print(
         f"run {run.id}: {format_count(computed_count, 'stage')} computed, "
@@ -272,8 +278,8 @@ def call_flow_and_get_run(call_flow: Callable[[], str]) -> Run:
             raise
         if not isinstance(error, HallmarkError):
             log.warning(
-                "run %s is completed in the store, but Prefect was not told, and may show it as "
-                "Running or Failed: %s",
+                "run %s is recorded as completed in the store, but Prefect was not notified and "
+                "may show it as Running or Failed: %s",
                 new_run.id,
                 str(error).split("\n")[0] or type(error).__name__,
             )

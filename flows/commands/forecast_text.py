@@ -168,7 +168,7 @@ def _describe_estimate_basis(report: Report) -> str:
         is_exact = report["sources"] and report["sources"][0]["documents"]["is_exact"]
         return "exact, from the store" if is_exact else "unknown"
     sample_size = (
-        f"{format_count(sample['documents'], 'document')}, {_format_byte_count(sample['bytes'])}"
+        f"{format_count(sample['documents'], 'document')}, {format_byte_count(sample['bytes'])}"
     )
     if sample["is_complete"]:
         return f"exact, because all documents were read ({sample_size})"
@@ -199,17 +199,17 @@ def _render_training(report: Report) -> str:
         ),
         f"training: {format_count(training['tokens_seen'], 'token')} in "
         f"{format_count(training['steps'], 'step')}, {epochs_text}",
-        f"memory: weights {_format_byte_count(memory['weights'])}, gradients "
-        f"{_format_byte_count(memory['gradients'])}, optimizer "
-        f"{_format_byte_count(memory['optimizer'])}; in total "
-        f"{_format_byte_count(memory['total'])} (computed); activations need additional memory",
+        f"memory: weights {format_byte_count(memory['weights'])}, gradients "
+        f"{format_byte_count(memory['gradients'])}, optimizer "
+        f"{format_byte_count(memory['optimizer'])}; in total "
+        f"{format_byte_count(memory['total'])} (computed); activations need additional memory",
     ]
     if step:
         lines.append(
             f"  measured on {step['device']} in {format_count(step['step_count'], 'step')}: "
             f"{step['seconds_per_step']:.2f} s per step, so about "
             f"{format_duration(step['training_seconds'])} for all steps; peak memory of the "
-            f"training process {_format_byte_count(step['peak_bytes'])}, including libraries and "
+            f"training process {format_byte_count(step['peak_bytes'])}, including libraries and "
             "activations"
         )
     return "\n".join(lines)
@@ -243,7 +243,7 @@ def _format_byte_estimate(estimate: Report) -> str:
     return (
         "unknown size"
         if value is None
-        else f"{_format_about_prefix(estimate)}{_format_byte_count(value)}"
+        else f"{_format_about_prefix(estimate)}{format_byte_count(value)}"
     )
 
 
@@ -251,8 +251,9 @@ def _format_about_prefix(estimate: Report) -> str:
     return "" if estimate["is_exact"] else "about "
 
 
-def _format_byte_count(byte_count: float) -> str:
-    for unit, unit_bytes in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+def format_byte_count(byte_count: float) -> str:
+    """Format a size in bytes with the largest unit that gives at least 1."""
+    for unit, unit_bytes in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
         if byte_count >= unit_bytes:
             return f"{byte_count / unit_bytes:.1f} {unit}"
     return f"{byte_count:.0f} bytes"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from contextlib import chdir
-from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from hallmark.flows.checkpoint_comparison import find_checkpoint_audits
 from hallmark.flows.commands.compare import NOT_MEASURED, render_comparison
-from hallmark.flows.commands.flow_execution import call_flow_and_get_run, start_prefect_and_progress
+from hallmark.flows.commands.flow_execution import (
+    check_requests,
+    run_request,
+    start_prefect_and_progress,
+)
 from hallmark.flows.commands.options import (
     JsonOption,
     OverridesOption,
@@ -53,8 +56,8 @@ def mitigate(
     as_json: JsonOption = False,
 ) -> None:
     """Train a model without the documents to which findings were traced, or without toxic
-    documents, and compare it with a control model trained without an equal number of random
-    documents.
+    documents, and compare it with a control model whose training left out an equal number of
+    randomly chosen documents.
 
     Both models are audited in the same way.
 
@@ -115,45 +118,32 @@ def mitigate(
         if opened_store.root_folder is None
         else str(opened_store.root_folder.resolve())
     )
-    shared_parameters: dict[str, Any] = {
-        "config": source_run.record["config"] | {"store": absolute_uri},
-        "start": None if from_scratch else resolved_checkpoint.name,
-        "store": absolute_uri,
-    }
-    overrides_by_arm = {
-        arm: [
-            *(overrides or []),
-            *build_arm_overrides(arm, documents_file, toxicity_threshold, steps),
-        ]
+    from hallmark.flows.run_request import RunRequest
+
+    requests_by_arm = {
+        arm: RunRequest(
+            flow="pipeline",
+            config=source_run.record["config"] | {"store": absolute_uri},
+            overrides=(
+                *(overrides or ()),
+                *build_arm_overrides(arm, documents_file, toxicity_threshold, steps),
+            ),
+            start=None if from_scratch else resolved_checkpoint.name,
+            store=absolute_uri,
+            experiment_arm=f"{arm} arm of mitigate",
+        )
         for arm in IS_CONTROL_BY_ARM
     }
-    from hallmark.flows.run_recording import resolve_flow_arguments
-
     with (
         chdir(source_run.working_folder),
-        start_prefect_and_progress(
-            lambda: [
-                resolve_flow_arguments(overrides=arm_overrides, **shared_parameters)
-                for arm_overrides in overrides_by_arm.values()
-            ]
-        ),
+        start_prefect_and_progress(lambda: check_requests(*requests_by_arm.values())),
     ):
-        from hallmark.flows import pipeline
         from hallmark.flows.console import stderr
 
         runs = []
-        for number, (arm, arm_overrides) in enumerate(overrides_by_arm.items(), start=1):
-            stderr.print(f"{arm} arm ({number} of {len(overrides_by_arm)})", markup=False)
-            runs.append(
-                call_flow_and_get_run(
-                    partial(
-                        pipeline.pipeline,
-                        overrides=arm_overrides,
-                        experiment_arm=f"{arm} arm of mitigate",
-                        **shared_parameters,
-                    )
-                )
-            )
+        for number, (arm, request) in enumerate(requests_by_arm.items(), start=1):
+            stderr.print(f"{arm} arm ({number} of {len(requests_by_arm)})", markup=False)
+            runs.append(run_request(request))
     report = build_mitigation_report(runs, start_audits, findings) | {
         "documents_file": str(documents_file) if documents_file else None
     }
@@ -179,7 +169,7 @@ def render_dry_run(report: Report) -> str:
         [
             *lines,
             f"the treatment arm would train without {format_count(len(documents), 'document')} "
-            f"({size}), the control arm without the same number of random documents",
+            f"({size}), the control arm without an equal number of randomly chosen documents",
             f"estimated time: about {format_duration(2 * sum(seconds.values()))} for two arms, "
             f"each with {format_duration(seconds['training'])} of training and "
             f"{format_duration(seconds['audits'])} of audits; the estimate is based on the stages "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +26,16 @@ def _parse_integer(target_type: Any, tokens: Sequence[Token]) -> int:
         return int(tokens[0].value)
     except ValueError as error:
         raise ValueError(f"{tokens[0].value!r} is not a whole number") from error
+
+
+def _check_store_name(target_type: Any, store_name: str | None) -> None:
+    """Refuse an empty name here, because commands look for another store if none is named."""
+    if store_name == "":
+        # Slow to import, and the overview of commands needs none.
+        from hallmark.flows.runs import EMPTY_STORE_NAME
+        from hallmark.tasks.contract import UsageError
+
+        raise UsageError(EMPTY_STORE_NAME)
 
 
 OnlyOption = Annotated[
@@ -50,6 +61,7 @@ StoreOption = Annotated[
     str | None,
     Parameter(
         name="--store",
+        validator=_check_store_name,
         help="The store: a folder, a URI, or the .toml file of a config that specifies a store; by "
         "default the store that the config specifies, otherwise the value of the environment "
         "variable HALLMARK_STORE, or else ./runs.",
@@ -78,6 +90,12 @@ RevokedKeysOption = Annotated[
 JsonOption = Annotated[
     bool, Parameter(name="--json", negative="", help="Print the result as JSON to stdout.")
 ]
+
+
+def format_single_line(text: str, max_characters: int) -> str:
+    """Replace line breaks with spaces, and cut a text that a file of a store contains."""
+    line = re.sub(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*", " ", text[: max_characters + 1])
+    return line if len(line) <= max_characters else f"{line[: max_characters - 1]}…"
 
 
 def print_result(result: Any, as_json: bool, render_text: Callable[[Any], str]) -> None:

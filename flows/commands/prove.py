@@ -5,7 +5,12 @@ from __future__ import annotations
 from contextlib import chdir
 from typing import Any
 
-from hallmark.flows.commands.flow_execution import call_flow_and_get_run, start_prefect_and_progress
+from hallmark.flows.commands.flow_execution import (
+    call_flow_and_get_run,
+    check_requests,
+    run_request,
+    start_prefect_and_progress,
+)
 from hallmark.flows.commands.options import JsonOption, StoreOption, WholeNumber, print_result
 from hallmark.flows.mitigation import get_removal_list_folder
 from hallmark.flows.removal_experiment import (
@@ -66,32 +71,29 @@ def prove(
         else str(opened_store.root_folder.resolve())
     )
     base_config = base_run.record["config"] | {"store": absolute_uri}
-    shared_parameters: dict[str, Any] = {
-        "config": base_config,
-        "start": base_run.record["checkpoint"],
-        "store": absolute_uri,
-    }
+    from hallmark.flows.run_request import RunRequest
+
+    base_request = RunRequest(
+        flow="pipeline",
+        config=base_config,
+        start=base_run.record["checkpoint"],
+        store=absolute_uri,
+        until=f"audit_{audit_names[-1]}",
+        audits=tuple(audit_names),
+        experiment_arm="base arm of prove",
+    )
     list_folder = get_removal_list_folder(opened_store).resolve()
-    from hallmark.flows.run_recording import resolve_flow_arguments
 
     with (
-        start_prefect_and_progress(
-            lambda: resolve_flow_arguments(**shared_parameters, overrides=())
-        ),
+        start_prefect_and_progress(lambda: check_requests(base_request)),
         chdir(base_run.working_folder),
     ):
-        from hallmark.flows import pipeline, removal_flow
+        from hallmark.flows import removal_flow
 
         def train_arm(arm: str, overrides: list[str]) -> Run:
             """Train and audit with these overrides; stages in the store are reused."""
-            return call_flow_and_get_run(
-                lambda: pipeline.pipeline(
-                    overrides=overrides,
-                    until=f"audit_{audit_names[-1]}",
-                    only=audit_names,
-                    experiment_arm=f"{arm} arm of prove",
-                    **shared_parameters,
-                )
+            return run_request(
+                base_request.with_changes(overrides=overrides, experiment_arm=f"{arm} arm of prove")
             )
 
         runs_by_arm = {BASE: train_arm(BASE, [])}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Annotated, TypedDict
 
 from cyclopts import Parameter
@@ -22,6 +23,7 @@ from hallmark.flows.document_purge import (
 )
 from hallmark.flows.quotation_removal import REMOVED_ID
 from hallmark.flows.runs import Run, open_store, read_all_runs
+from hallmark.flows.store_use import announce_use
 from hallmark.tasks.contract import Artifact, Store, UsageError, read_purged_documents
 
 
@@ -109,9 +111,11 @@ def purge_document(
     Raises:
         UsageError: If the id is malformed, unknown, or that of a planted document.
     """
-    with store.try_exclusive_lock() as is_exclusive:
+    with ExitStack() as stack:
+        own_token = "" if dry_run else stack.enter_context(announce_use(store, "purge"))
+        is_exclusive = stack.enter_context(store.try_exclusive_lock())
         if not dry_run:
-            check_store_is_idle(store, is_exclusive)
+            check_store_is_idle(store, is_exclusive, own_token)
         artifacts = read_all_artifacts(store)
         requested_ids = {parse_doc_id(doc_id)} - {REMOVED_ID}
         document_purge = DocumentPurge.from_doc_ids(requested_ids, artifacts)
@@ -229,12 +233,12 @@ def _find_affected_checkpoints_and_descendants(
     affected: dict[str, AffectedCheckpoint] = {}
     checkpoints = [a for a in artifacts if a.stage == "checkpoint"]
     for checkpoint in checkpoints:
-        step = checkpoint.manifest["parts"].get("key", {}).get("step")
-        if checkpoint.manifest["lineage"].get("packed_corpus") in sequences_by_pack:
+        step = checkpoint.training_step
+        if checkpoint.find_input_name("packed_corpus") in sequences_by_pack:
             training_steps = steps_by_training.get(checkpoint.manifest["parts"].get("parent", ""))
             steps_before = (
                 None
-                if training_steps is None or step is None
+                if training_steps is None
                 else [training_step for training_step in training_steps if training_step <= step]
             )
             if steps_before != []:
@@ -248,7 +252,7 @@ def _find_affected_checkpoints_and_descendants(
         descendants: dict[str, AffectedCheckpoint] = {
             c.name: {
                 "checkpoint": c.name,
-                "step": c.manifest["parts"].get("key", {}).get("step"),
+                "step": c.training_step,
                 "steps": None,
                 "start_checkpoint": start_name,
             }
@@ -270,29 +274,21 @@ def _get_packed_artifact_name(run: Run) -> str | None:
 
 def _get_start_checkpoint_name(checkpoint: Artifact) -> str | None:
     """Return the name of the checkpoint from which training or fine-tuning started."""
-    lineage = checkpoint.manifest["lineage"]
-    checkpoint_name: str | None = lineage.get("start_checkpoint") or lineage.get("checkpoint")
-    return checkpoint_name
+    start_name = checkpoint.find_input_name("start_checkpoint")
+    return start_name or checkpoint.find_input_name("checkpoint")
 
 
 def _find_affected_tokenizers(
     document_purge: DocumentPurge, artifacts: list[Artifact]
 ) -> list[str]:
     """Find the tokenizers that were trained on any of the documents."""
-    training_tables = {
-        f"{a.name}#documents" for a in artifacts if document_purge.has_training_documents(a)
-    }
-    affected = []
-    for artifact in artifacts:
-        if artifact.stage == "train_tokenizer":
-            document_inputs = artifact.manifest["lineage"]["documents"]
-            if (
-                training_tables & {document_inputs}
-                if isinstance(document_inputs, str)
-                else training_tables & {*document_inputs}
-            ):
-                affected.append(artifact.name)
-    return affected
+    corpus_names = {a.name for a in artifacts if document_purge.has_training_documents(a)}
+    return [
+        artifact.name
+        for artifact in artifacts
+        if artifact.stage == "train_tokenizer"
+        and not corpus_names.isdisjoint(artifact.list_input_names("documents"))
+    ]
 
 
 def render_purge(report: PurgeReport) -> str:
@@ -306,11 +302,11 @@ def render_purge(report: PurgeReport) -> str:
     if report["tokenizers"]:
         lines.append(
             "tokenizers that were trained on the document (not changed): "
-            f"{_join_first_names(report['tokenizers'])}"
+            f"{join_first_names(report['tokenizers'])}"
         )
     lines.append("")
     for name, changed_parts in report["artifacts"].items():
-        lines.append(f"{name}: {would_prefix}rewritten: {_join_first_names(changed_parts)}")
+        lines.append(f"{name}: {would_prefix}rewritten: {join_first_names(changed_parts)}")
     if not report["artifacts"]:
         lines.append("no artifact contains the document")
     for title, names in (
@@ -346,7 +342,7 @@ def render_purge(report: PurgeReport) -> str:
         ),
     ):
         if names:
-            lines.append(f"{title}: {_join_first_names(names)}")
+            lines.append(f"{title}: {join_first_names(names)}")
     lines.append("")
     if report["dry_run"]:
         return "\n".join([*lines, "nothing was changed"])
@@ -375,12 +371,13 @@ def _render_affected_checkpoints(checkpoints: list[AffectedCheckpoint]) -> list[
         )
         if row["steps"] is not None:
             noun = "step" if len(row["steps"]) == 1 else "steps"
-            description = f"read in {noun} {_join_first_names(list(map(str, row['steps'])))}"
+            description = f"read in {noun} {join_first_names(list(map(str, row['steps'])))}"
         lines.append(f"    {row['checkpoint']}, step {row['step']}: {description}")
     return lines
 
 
-def _join_first_names(names: list[str]) -> str:
+def join_first_names(names: list[str]) -> str:
+    """Join the first names of a list, and say how many more there are."""
     hidden_count = len(names) - MAX_SHOWN_NAMES
     return ", ".join(names[:MAX_SHOWN_NAMES]) + (
         f" and {hidden_count} more" if hidden_count > 0 else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import shlex
 from typing import Any
 
 from hallmark.flows.commands.options import (
@@ -21,7 +21,7 @@ from hallmark.reports.review.statements import format_card_kind
 
 def release(
     checkpoint: str,
-    folder: Path,
+    folder: str,
     *,
     allowed_signers: AllowedSignersOption = None,
     revoked_keys: RevokedKeysOption = None,
@@ -49,7 +49,7 @@ def release(
         )
         write_release(candidate, folder)
     report = {
-        "folder": str(folder),
+        "folder": folder,
         "checkpoint": candidate.checkpoint_name,
         "run": candidate.run.id,
         "cards": [card.approval.to_json_fields() for card in candidate.cards],
@@ -64,5 +64,8 @@ def _render_release(report: dict[str, Any]) -> str:
         for card in report["cards"]
     ]
     return "\n".join(
-        [*lines, f"verify the release with: hallmark verify-release {report['folder']}"]
+        [
+            *lines,
+            f"verify the release with: hallmark verify-release {shlex.quote(report['folder'])}",
+        ]
     )

@@ -7,41 +7,51 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from contextlib import chdir
 from pathlib import Path
-from typing import TypedDict
+from typing import Annotated, Any, TypedDict
+
+from cyclopts import Parameter
 
 from hallmark.flows.commands.flow_execution import call_flow_and_get_run, start_prefect_and_progress
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.corpus_additions import list_corpus_runs
-from hallmark.flows.runs import Record, Run, check_not_purged, find_artifact, open_run
+from hallmark.flows.replay_report import ArtifactComparison, ReplayReport
+from hallmark.flows.run_request import RunRequest
+from hallmark.flows.runs import (
+    Record,
+    Run,
+    check_not_purged,
+    find_artifact,
+    open_run,
+    open_store,
+)
+from hallmark.flows.version_declarations import (
+    VersionChange,
+    build_provisional_records,
+    declare_equivalent_versions,
+    find_version_changes,
+)
 from hallmark.tasks.audits.judging.previous_comparison import compare_with_previous
-from hallmark.tasks.contract import PURGED_DOCUMENTS_FILE, Artifact, Store, UsageError
+from hallmark.tasks.contract import (
+    EQUIVALENT_VERSIONS_FOLDER,
+    PURGED_DOCUMENTS_FILE,
+    Artifact,
+    EquivalentVersion,
+    HallmarkError,
+    Store,
+    UsageError,
+)
 
 
-class ArtifactComparison(TypedDict):
-    """Whether the output of a stage is as reproducible as its determinism class requires."""
+class ReplayResult(TypedDict):
+    """The result of the command."""
 
-    label: str
-    determinism: str
-    original_digest: str
-    replayed_digest: str | None
-    """None if the replay has no such output."""
-    differences: list[str]
-    """Tables and files that differ, and parts of the fingerprint that changed."""
-    verdict: str
-
-
-class ReplayReport(TypedDict):
-    """The result of a replay."""
-
-    run: str
-    replay: str
-    """Id of the new run."""
-    store: str | None
-    """Store of the new run; None if it was temporary."""
-    stages: list[ArtifactComparison]
+    replays: list[ReplayReport]
     passed: bool
+    declared: list[dict[str, Any]]
+    """The versions of libraries that were declared equal, as the store records them."""
 
 
 #: The flows of ``hallmark.flows.pipeline`` that produce a corpus or a model.
@@ -52,31 +62,75 @@ UNJUDGED_VERDICTS = ("other machine", "other inputs")
 
 
 def replay(
-    run: str = "latest",
-    *,
+    *runs: str,
+    declare_equivalent: Annotated[bool, Parameter(negative="")] = False,
     store: StoreOption = None,
     target_store: str | None = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Repeat a run from its run.json in a new store and compare the hash of every artifact.
+    """Repeat a run from its run.json in a new store, and compare each artifact's hash with that of
+    the original artifact.
 
     Ends with exit code 1 if a stage differs.
 
     Parameters
     ----------
-    run
-        A run id, or "latest": the newest run that produced a corpus.
+    runs
+        Ids of runs, or "latest": the newest run that produced a corpus; by default latest.
+    declare_equivalent
+        Declare the installed patch releases of libraries equal to those that the runs used, if
+        every stage of each replay has the same content. The store then reuses the artifacts of
+        the earlier versions. It needs at least two runs of different configs.
     target_store
-        An empty store for the results; by default a temporary folder, deleted afterwards.
+        An empty store for the results of one run; by default a temporary folder, deleted
+        afterwards.
     """
-    with start_prefect_and_progress(lambda: open_run(run, store, stage="ingest")):
-        report = replay_run(open_run(run, store, stage="ingest"), target_store)
-    print_result(report, as_json, render_replay)
-    if not report["passed"]:
+
+    def open_runs() -> list[Run]:
+        names = runs or ("latest",)
+        if target_store is not None and len(names) > 1:
+            raise UsageError(
+                f"--target-store is the store of one replay, and {len(names)} runs are named; "
+                "replay each run with a store of its own, or remove the option"
+            )
+        opened_runs = [open_run(name, store, stage="ingest") for name in names]
+        return [*{run.id: run for run in opened_runs}.values()]
+
+    def find_changes() -> list[VersionChange]:
+        return find_version_changes(open_runs()) if declare_equivalent else []
+
+    def check_arguments() -> None:
+        open_runs()
+        find_changes()
+
+    with start_prefect_and_progress(check_arguments):
+        opened_runs, changes = open_runs(), find_changes()
+        records = build_provisional_records(opened_runs, changes)
+        reports = [replay_run(run, target_store, records) for run in opened_runs]
+    result: ReplayResult = {
+        "replays": reports,
+        "passed": all(report["passed"] for report in reports),
+        "declared": [],
+    }
+    problem = None
+    if declare_equivalent:
+        try:
+            records = declare_equivalent_versions(opened_runs, changes, reports)
+            result["declared"] = [record.model_dump() for record in records]
+        except HallmarkError as error:
+            problem = error
+    print_result(result, as_json, render_replays)
+    if problem is not None:
+        raise problem
+    if not result["passed"]:
         raise SystemExit(1)
 
 
-def replay_run(run: Run, target_uri: str | None = None) -> ReplayReport:
+def replay_run(
+    run: Run,
+    target_uri: str | None = None,
+    provisional_records: Sequence[EquivalentVersion] = (),
+) -> ReplayReport:
     """Execute a completed run again and compare every stage.
 
     ``exact`` stages must have the same content digest. ``machine`` stages must have it on the same
@@ -88,6 +142,8 @@ def replay_run(run: Run, target_uri: str | None = None) -> ReplayReport:
     Args:
         run: The run to replay.
         target_uri: An empty store; None for a temporary folder.
+        provisional_records: Versions that count as equal in that store, besides those of the store
+            of the run.
 
     Raises:
         UsageError: If the run cannot be replayed or the target store is not empty.
@@ -107,7 +163,7 @@ def replay_run(run: Run, target_uri: str | None = None) -> ReplayReport:
     temporary_folder = None
     if target_uri is None:
         temporary_folder = target_uri = tempfile.mkdtemp(prefix="hallmark-replay-")
-    target_store = Store(target_uri)
+    target_store = open_store(target_uri)
     if target_store.list_folder_names("artifacts"):
         raise UsageError(
             f"the store {target_uri} already contains artifacts; choose an empty one with "
@@ -116,6 +172,7 @@ def replay_run(run: Run, target_uri: str | None = None) -> ReplayReport:
     target_location = str(target_store.root_folder or target_store.uri)  # absolute
     try:
         copy_store_secret(run.store, target_store)
+        copy_equivalent_versions(run.store, target_store, provisional_records)
         target_store.put(
             PURGED_DOCUMENTS_FILE,
             run.store.get(PURGED_DOCUMENTS_FILE) or b'{"documents": {}, "unfinished": []}',
@@ -176,44 +233,62 @@ def copy_store_secret(source_store: Store, target_store: Store) -> None:
         )
 
 
+def copy_equivalent_versions(
+    source_store: Store, target_store: Store, provisional_records: Sequence[EquivalentVersion]
+) -> None:
+    """Copy the records of equal versions, so that fingerprints are those of the run, and add some.
+
+    Nothing is reused because of them, since the target store has no artifacts.
+    """
+    for key in source_store.list_keys(EQUIVALENT_VERSIONS_FOLDER):
+        target_store.put(key, source_store.get(key) or b"")
+    for record in provisional_records:
+        target_store.put(record.key, record.to_json())
+
+
 def _rerun_flow_and_get_id(run: Run, target_uri: str) -> str:
-    from hallmark.flows import pipeline
     from hallmark.flows.flow_registry import get_flow
     from hallmark.tasks.corpus.plant_canaries import plant_canaries
 
+    def execute(request: RunRequest) -> str:
+        run_id: str = get_flow(request.flow)(**request.parameters)
+        return run_id
+
     record: Record = run.record
+    if run.request is None:
+        raise UsageError(
+            f"the run.json of run {run.id} contains no request, so the run cannot be repeated; run "
+            "its config again"
+        )
     # The new store lacks the run that audited the previous release.
     policy = {**record["config"].get("policy", {}), "previous": None}
     config = {**record["config"], "earlier_run": None, "policy": policy}
-    flow_function = get_flow(record["flow"])
-    if record["flow"] == "finetune":
-        checkpoint_name = run["finetune"].manifest["lineage"]["checkpoint"]
+    request = run.request.with_changes(config=config, overrides=(), store=target_uri)
+    if request.flow == "finetune":
+        checkpoint_name = run["finetune"].get_input_name("checkpoint")
         if (checkpoint := run.store.find_artifact(*checkpoint_name.split("/"))) is None:
             raise UsageError(
                 f"run {run.id} fine-tuned {checkpoint_name}, which is not in the store "
                 f"{run.store.uri}; fine-tune it again"
             )
-        return str(
-            flow_function(str(checkpoint.fetch_directory()), config=config, store=target_uri)
-        )
+        return execute(request.with_changes(checkpoint=str(checkpoint.fetch_directory())))
     for earlier_run in list_corpus_runs(run)[:-1]:  # first rebuild the corpora that it extends
         earlier_config = {**earlier_run.record["config"], "earlier_run": config["earlier_run"]}
         with chdir(earlier_run.working_folder):
-            earlier_run_id = pipeline.pipeline(
-                config=earlier_config, store=target_uri, until=plant_canaries.name
+            earlier_request = RunRequest(
+                flow="pipeline",
+                config=earlier_config,
+                store=target_uri,
+                until=plant_canaries.name,
             )
-        config["earlier_run"] = str(earlier_run_id)
-    flow_options = {
-        parameter: record[key]
-        for parameter, key in (("until", "last_stage"), ("only", "audits"))
-        if record.get(key)
-    }
+            config["earlier_run"] = execute(earlier_request)
     if "pretrain" in run.stages and (
-        start_name := run["pretrain"].manifest["lineage"].get("start_checkpoint")
+        start_name := run["pretrain"].find_input_name("start_checkpoint")
     ):
-        flow_options["start"] = str(find_artifact(run.store, start_name).fetch_directory())
+        start_folder = str(find_artifact(run.store, start_name).fetch_directory())
+        request = request.with_changes(start=start_folder)
     with chdir(run.working_folder):
-        return str(flow_function(config=config, store=target_uri, **flow_options))
+        return execute(request.with_changes(config=config))
 
 
 def _compare_artifacts(
@@ -308,6 +383,14 @@ def _has_overlapping_intervals(original: Artifact, replayed: Artifact) -> bool:
         if row["high"] < replayed_row["low"] or replayed_row["high"] < row["low"]:
             return False
     return True
+
+
+def render_replays(result: ReplayResult) -> str:
+    lines = [render_replay(report) for report in result["replays"]]
+    lines += [
+        f"declared: {EquivalentVersion.model_validate(record)}" for record in result["declared"]
+    ]
+    return "\n".join(lines)
 
 
 def render_replay(report: ReplayReport) -> str:

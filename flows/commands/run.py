@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from hallmark.flows.commands.flow_execution import run_flow_and_print_result
+from hallmark.flows.commands.flow_execution import run_request_and_print_result
 from hallmark.flows.commands.options import (
     JsonOption,
     OnlyOption,
@@ -63,22 +62,15 @@ def run(
         if report["will_fail"]:
             raise SystemExit(1)
         return
-    if hash_sources:
-        from hallmark.flows.config import load_config
-        from hallmark.flows.runs import open_store
-        from hallmark.tasks.contract import HallmarkError
-        from hallmark.tasks.corpus.reading.file_digests import forget_file_digests
+    from hallmark.flows.run_request import RunRequest
 
-        store_name = store or load_config(config, overrides or []).store
-        with suppress(HallmarkError):  # a store that does not exist has no digests
-            forget_file_digests(open_store(store_name, create=False))
-    run_flow_and_print_result(
-        "pipeline",
-        as_json,
-        config=config,
-        overrides=overrides or [],
-        until=until,
-        start=start_checkpoint,
-        store=store,
-        only=audit_names,
-    )
+    parameters = {
+        "config": config,
+        "overrides": overrides or [],
+        "until": until,
+        "start": start_checkpoint,
+        "store": store,
+        "audits": audit_names,
+        "hash_sources": hash_sources,
+    }
+    run_request_and_print_result(RunRequest.parse("pipeline", parameters), as_json)

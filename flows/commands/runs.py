@@ -7,16 +7,24 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
+from hallmark.flows.checkpoint_versions import shorten_version_name
+from hallmark.flows.commands.options import (
+    JsonOption,
+    StoreOption,
+    format_single_line,
+    print_result,
+)
 from hallmark.flows.run_order import list_run_ids
 from hallmark.flows.run_progress import read_run_progress
-from hallmark.flows.runs import TRIAL_FLOW, Run, map_store_reads, open_store, read_all_runs
+from hallmark.flows.runs import TRIAL_FLOW, Run, open_store, read_all_runs
 from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome, judge_policy
-from hallmark.tasks.contract import HallmarkError, Row
+from hallmark.tasks.contract import HallmarkError, Row, map_store_reads
 
 FlowName = Literal["pipeline", "audit", "finetune", "prove", "study", "trial"]
 RunStatus = Literal["completed", "failed", "running", "cancelled", "interrupted"]
 
+#: The largest numbers of characters of a cell of the list and of the reason for the end of a run.
+MAX_CELL_CHARACTERS, MAX_REASON_CHARACTERS = 300, 1000
 
 #: The fields of run.json with which each row of the list begins.
 RECORD_FIELDS = ("run", "flow", "config_name", "checkpoint", "started", "ended", "error")
@@ -160,20 +168,15 @@ def _render_empty_store(_: list[Row]) -> str:
 
 
 def _format_run_cells(row: Row) -> tuple[str, ...]:
-    description = f"{row['flow']} of {row['checkpoint']}" if row["checkpoint"] else row["flow"]
+    description = row["flow"]
+    if row["checkpoint"]:
+        description += f" of {shorten_version_name(row['checkpoint'])}"
     arm = row["training_arm"]
     description += {"": "", "documents": ", documents removed"}.get(arm, f", {arm}")
     start_time, duration = format_start_and_duration(row)
     computed_stages = f"{row['computed_stages']} of {row['stages']}"
-    return (
-        row["run"],
-        description,
-        row["config_name"],
-        start_time,
-        duration,
-        computed_stages,
-        format_outcome(row),
-    )
+    cells = row["run"], description, row["config_name"], start_time, duration, computed_stages
+    return (*(format_single_line(cell, MAX_CELL_CHARACTERS) for cell in cells), format_outcome(row))
 
 
 def format_outcome(row: Row) -> str:
@@ -182,17 +185,20 @@ def format_outcome(row: Row) -> str:
     For a running run, name the stage that it executes.
     """
     outcome = f"{row['status']}: {row['error']}" if row["error"] else row["status"]
+    outcome = format_single_line(outcome, MAX_REASON_CHARACTERS)
     if row["current_stage"]:
         outcome += f": {row['current_stage']}"
-    if row["failed_audits"]:
-        outcome += f", failed audits: {', '.join(row['failed_audits'])}"
-    if row["failed_rules"]:
-        outcome += f", policy failed: {', '.join(row['failed_rules'])}"
-    if row["not_shown_rules"]:
-        outcome += f", policy not shown to pass: {', '.join(row['not_shown_rules'])}"
-    if row["policy"] == "pass":
-        outcome += f", policy passed: {', '.join(row['passed_rules'])}"
-    return str(outcome)
+    names_by_heading = {
+        "failed audits": row["failed_audits"],
+        "policy failed": row["failed_rules"],
+        "policy not shown to pass": row["not_shown_rules"],
+        "policy passed": row["passed_rules"] if row["policy"] == "pass" else None,
+    }
+    for heading, names in names_by_heading.items():
+        if names:
+            shown = (format_single_line(name, MAX_CELL_CHARACTERS) for name in names)
+            outcome += f", {heading}: {', '.join(shown)}"
+    return outcome
 
 
 def format_start_and_duration(row: Row) -> tuple[str, str]:

@@ -64,8 +64,8 @@ def list_settings(section: str | None = None) -> list[Row]:
         raise UsageError(
             "there is no section or key "
             f"{section!r}{_format_closest_setting_hint(section, known_names)}; choose a section "
-            f"({', '.join(section_names)}) or a key, such as one that is outside all sections "
-            f"({', '.join(top_level_keys)})"
+            f"({', '.join(section_names)}) or a key; the keys outside all sections are "
+            f"{', '.join(top_level_keys)}"
         )
     return selected_rows
 

@@ -12,25 +12,38 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hallmark.flows.audit_selection import format_selection_options
-from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
+from hallmark.flows.commands.options import (
+    JsonOption,
+    StoreOption,
+    format_single_line,
+    print_result,
+)
 from hallmark.flows.commands.runs import (
     describe_current_stage,
     format_outcome,
     read_failed_audits,
     read_policy_fields,
 )
-from hallmark.flows.config import fill_missing_sections, load_config, read_tree_with_rebased_paths
+from hallmark.flows.config import (
+    fill_missing_sections,
+    load_config,
+    read_answers,
+    read_tree_with_rebased_paths,
+)
 from hallmark.flows.config_files import find_text_override
 from hallmark.flows.forecast.stage_plan import find_changed_keys
-from hallmark.flows.runs import Run, is_same_store, map_store_reads, open_run, resolve_store_uri
+from hallmark.flows.run_request import RunRequest
+from hallmark.flows.runs import Run, is_same_store, open_run, resolve_store_uri
 from hallmark.reports.purge_notices import iter_artifact_names
 from hallmark.tasks.contract import (
     ACCOUNT_TERMS,
     STAGES,
     STALENESS_COMPONENTS,
     Artifact,
+    EquivalentVersions,
     HallmarkError,
     StageConfig,
+    map_store_reads,
 )
 
 Report = dict[str, Any]
@@ -75,6 +88,7 @@ def _build_report_without_folders(run: Run) -> Report:
     stages: list[Report] = []
     # The label of a stage that would run again, by artifact name.
     stale_label_by_artifact: dict[str, str] = {}
+    equivalent_versions = EquivalentVersions(run.store)
     opened_stages = map_store_reads(run.store, partial(_open_stage, run), run.stages)
     for (label, entry), opened_stage in zip(run.stages.items(), opened_stages, strict=True):
         try:
@@ -82,6 +96,7 @@ def _build_report_without_folders(run: Run) -> Report:
                 opened_stage.get_artifact(),
                 settings_by_stage.get(label),
                 run,
+                equivalent_versions,
                 stale_label_by_artifact,
             )
             contents = opened_stage.contents
@@ -98,12 +113,8 @@ def _build_report_without_folders(run: Run) -> Report:
         "run",
         "flow",
         "config_name",
-        "config_file",
-        "overrides",
+        "request",
         "checkpoint",
-        "last_stage",
-        "audits",
-        "experiment_arm",
         "findings",
         "seeds",
         "started",
@@ -113,8 +124,12 @@ def _build_report_without_folders(run: Run) -> Report:
     record = run.current_record
     report = {key: record.get(key) for key in (*record_keys, "status")}
     report |= {"store": run.store.uri, "config_problem": current.problem}
-    configured_store = getattr(current.config, "store", None) if report["config_file"] else None
-    configured_store = configured_store or find_text_override("store", run.record["overrides"])
+    report["equivalent_versions"] = [
+        str(record) for record in equivalent_versions.list_installed_records()
+    ]
+    configured_store = getattr(current.config, "store", None) if run.config_file else None
+    overrides = run.request.overrides if run.request else ()
+    configured_store = configured_store or find_text_override("store", overrides)
     store_location = str(run.store.root_folder or run.store.uri)
     report["store_must_be_named"] = not is_same_store(
         resolve_store_uri(configured_store), store_location
@@ -187,7 +202,7 @@ def _load_current_config(run: Run) -> CurrentConfig:
             return CurrentConfig(parse_study_config(run.record["config"]), None)
         except HallmarkError as error:
             return CurrentConfig(None, str(error))
-    config_file = run.record["config_file"]
+    config_file = run.config_file
     if config_file and ".." in Path(config_file).parts:  # Hallmark never records such a path
         return CurrentConfig(
             None,
@@ -195,12 +210,13 @@ def _load_current_config(run: Run) -> CurrentConfig:
             "'..'",
         )
     try:
-        if not config_file:
+        if not config_file or run.request is None:
             return CurrentConfig(load_config(run.record["config"]), None)
-        overrides, recorded_tree = run.record["overrides"], run.record["config"]
+        overrides, recorded_tree = run.request.overrides, run.record["config"]
         config_tree = read_tree_with_rebased_paths(config_file, overrides, recorded_tree)
         config_tree = fill_missing_sections(config_tree, recorded_tree)
-        return CurrentConfig(load_config(config_tree, overrides, config_file), None)
+        config = load_config(config_tree, overrides, config_file)
+        return CurrentConfig(read_answers(config), None)
     except HallmarkError as error:
         return CurrentConfig(None, str(error))
 
@@ -235,6 +251,7 @@ def _find_stale_reasons(
     artifact: Artifact,
     config: StageConfig | None,
     run: Run,
+    equivalent_versions: EquivalentVersions,
     stale_label_by_artifact: dict[str, str],
 ) -> list[str]:
     stage = STAGES.get(artifact.stage)
@@ -247,7 +264,11 @@ def _find_stale_reasons(
         f"code: {name}" for name in find_changed_keys(code_digests, stage.compute_code_digests())
     ]
     library_versions = stage.read_library_versions()
-    for name in find_changed_keys(libraries, library_versions):
+    counted_versions = [
+        equivalent_versions.replace_library_versions(versions, stage.name)
+        for versions in (libraries, library_versions)
+    ]
+    for name in find_changed_keys(*counted_versions):
         reasons.append(f"library: {name} {libraries.get(name)} → {library_versions.get(name)}")
     if config is not None:
         current_settings = config.model_dump(mode="json")
@@ -256,10 +277,11 @@ def _find_stale_reasons(
         ]
         try:
             current_digests = stage.compute_external_digests(config, run.store)
-            reasons += [
-                f"external input: {name}"
-                for name in find_changed_keys(recorded_digests, current_digests)
+            counted_digests = [
+                equivalent_versions.replace_external_versions(digests, stage.name)
+                for digests in (recorded_digests, current_digests)
             ]
+            reasons += [f"external input: {name}" for name in find_changed_keys(*counted_digests)]
         except (HallmarkError, OSError) as error:
             reasons.append(f"external input: {error}")
     for input_name in iter_artifact_names(artifact.manifest["lineage"]):
@@ -267,6 +289,9 @@ def _find_stale_reasons(
             reasons.append(f"the input {stale_label} is stale")
     return reasons
 
+
+#: Number of characters of a line of the report; a longer one is no name that Hallmark gave.
+MAX_LINE_CHARACTERS = 10_000
 
 #: Number of checkpoints whose steps are shown, the newest.
 MAX_SHOWN_STEPS = 8
@@ -314,19 +339,19 @@ def render_status(report: Report) -> str:
                 f"{'':<{width}}            purged: {', '.join(_truncate_names(purged_ids, 2))}"
             )
         lines += [f"{'':<{width}}            stale: {reason}" for reason in stage["stale_reasons"]]
+    lines += [f"equal versions: {sentence}" for sentence in report["equivalent_versions"]]
     if checkpoints := report["checkpoints"]:
         lines += ["", _describe_checkpoints(report, [entry["step"] for entry in checkpoints])]
-    return "\n".join([*lines, "", _describe_next_step(report)])
+    lines += ["", _describe_next_step(report)]
+    return "\n".join(format_single_line(line, MAX_LINE_CHARACTERS) for line in lines)
 
 
 def _describe_checkpoints(report: Report, steps: Sequence[int]) -> str:
     """Name the steps of the checkpoints, and the command that audits the last one."""
     step_list = ", ".join(map(str, steps[-MAX_SHOWN_STEPS:]))
-    label = (
-        "checkpoints of the steps"
-        if len(steps) <= MAX_SHOWN_STEPS
-        else (f"{len(steps)} checkpoints, the last {MAX_SHOWN_STEPS} of the steps")
-    )
+    label = "checkpoint at step" if len(steps) == 1 else "checkpoints at steps"
+    if len(steps) > MAX_SHOWN_STEPS:
+        label = f"{len(steps)} checkpoints, the last {MAX_SHOWN_STEPS} at steps"
     arguments = ["hallmark", "audit", f"{report['run']}@{steps[-1]}"]
     arguments += ["--store", report["store"]] if report["store_must_be_named"] else []
     return f"{label} {step_list}; audit one with: {shlex.join(arguments)}"
@@ -342,10 +367,9 @@ def _describe_next_step(report: Report) -> str:
         )
     if report["status"] == "running":
         return "still running"
-    if report["experiment_arm"] and (report["status"] != "completed" or has_stale_stages):
-        return (
-            f"this run is the {report['experiment_arm']}; repeat that command to continue the run"
-        )
+    experiment_arm = (report["request"] or {}).get("experiment_arm")
+    if experiment_arm and (report["status"] != "completed" or has_stale_stages):
+        return f"this run is the {experiment_arm}; repeat that command to continue the run"
     if report["status"] != "completed":
         return f"continue with: {_format_rerun_command(report)}"
     return (
@@ -357,29 +381,44 @@ def _describe_next_step(report: Report) -> str:
 
 def _format_rerun_command(report: Report) -> str:
     """Return the shell command that started the run."""
-    arguments = ["hallmark", "run", report["config_file"] or report["config_name"]]
-    if report["flow"] in ("audit", "finetune"):
-        arguments = ["hallmark", report["flow"], report["checkpoint"]]
-    arguments += format_selection_options(report["audits"])
-    if report["flow"] in ("audit", "finetune"):
-        arguments += ["--config", report["config_file"]] if report["config_file"] else []
-    if report["flow"] == "prove":
+    request = RunRequest.from_record(report["request"]) if report["request"] else None
+    if report.get("study_command"):
+        arguments = report["study_command"]
+    elif report["flow"] == "prove":
         base_run_id = (report["checkpoint"] or "latest").partition("@")[0]
         arguments = ["hallmark", "prove", base_run_id, *(report["findings"] or ())]
         arguments += ["--extra-seeds", f"{report['seeds']}"] if report["seeds"] is not None else []
-    if report.get("study_command"):
-        arguments = report["study_command"]
-    for override in report["overrides"]:
-        arguments += ["--set", override]
+    elif request is None:
+        arguments = ["hallmark", "run", report["config_name"]]
+    else:
+        arguments = _format_request(request, report)
     needs_chdir, store = report["base_folder"] != report["current_folder"], report["store"]
     if needs_chdir and "://" not in store:
         store = os.path.abspath(store)
     arguments += ["--store", store] if report["store_must_be_named"] else []
-    arguments += ["--until", report["last_stage"]] if report["last_stage"] else []
-    has_start_checkpoint = report["flow"] == "pipeline" and report["checkpoint"]
-    arguments += ["--start-checkpoint", report["checkpoint"]] if has_start_checkpoint else []
     command = shlex.join(arguments)
     return f"cd {shlex.quote(report['base_folder'])} && {command}" if needs_chdir else command
+
+
+def _format_request(request: RunRequest, report: Report) -> list[str]:
+    """Return the command that makes a request, without its store.
+
+    It names the checkpoint that the run used, because "latest" may mean another one today.
+    """
+    config_name = request.config if isinstance(request.config, str) else None
+    if request.checkpoint is not None:
+        arguments = ["hallmark", request.flow, report["checkpoint"]]
+        arguments += format_selection_options(request.audits)
+        arguments += ["--config", config_name] if config_name else []
+    else:
+        arguments = ["hallmark", "run", config_name or report["config_name"]]
+        arguments += format_selection_options(request.audits)
+    for override in request.overrides:
+        arguments += ["--set", override]
+    arguments += ["--until", request.until] if request.until else []
+    arguments += ["--start-checkpoint", report["checkpoint"]] if request.start else []
+    arguments += ["--hash-sources"] if request.hash_sources else []
+    return arguments
 
 
 def _truncate_names(names: list[str], limit: int = 8) -> list[str]:

@@ -149,7 +149,7 @@ def render_study(report: Report) -> str:
         lines += [
             "",
             "decrease in detected effects after a model is retrained without the documents that "
-            "attribution ranks highest (removed) or without random documents (random)",
+            "attribution ranks highest (removed) or without randomly chosen documents (random)",
         ]
     for row in report["removal_reductions"]:
         label = f"{row['kind']} {row['arm']}"

@@ -475,9 +475,9 @@ def _format_matched_spans(rows: list[Report]) -> str:
     """Format how many texts of an audit share consecutive tokens with the document."""
     text_count = len({row["text_hash"] for row in rows})
     subject = (
-        "1 text of the audit shares"
+        "1 text in the audit shares"
         if text_count == 1
-        else f"{text_count:,} texts of the audit share"
+        else f"{text_count:,} texts in the audit share"
     )
     longest = format_count(max(row["run_tokens"] for row in rows), "token")
     return (
@@ -605,12 +605,12 @@ def render_text_trace(report: Report) -> str:
         f"{format_count(report['training_documents'], 'training document')}, "
         f"{format_count(report['training_bytes'], 'byte')} of text"
     ]
-    minimum = f"with at least {report['min_span_characters']} characters"
+    minimum = f"of at least {report['min_span_characters']} characters"
     if not span_count:
-        lines.append(f"no span of the text {minimum} occurs in the training text")
+        lines.append(f"the text contains no span {minimum} that occurs in the training text")
     else:
         lines.append(
-            f"{format_count(span_count, 'span')} of the text {minimum} "
+            f"the text contains {format_count(span_count, 'span')} {minimum} that "
             f"{'occurs' if span_count == 1 else 'occur'} in the training text"
             + (f"; the {shown_count} rarest:" if shown_count < span_count else ", rarest first:")
         )

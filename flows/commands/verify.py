@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from hallmark.flows.commands.options import JsonOption, StoreOption, print_result
 from hallmark.flows.run_order import list_run_ids
 from hallmark.flows.runs import find_artifact, open_run, open_store
-from hallmark.reports.purge_notices import iter_artifact_names
+from hallmark.flows.store_references import ArtifactGraph, list_run_artifacts
 from hallmark.reports.review.release_folder import MANIFEST_NAME
 from hallmark.reports.review.review_store import (
     REVIEWS_FOLDER,
@@ -111,43 +111,18 @@ def verify_store(store: Store) -> Verification:
 
 def verify_run(store: Store, run_name: str) -> Verification:
     """Verify the artifacts of a run, its checkpoints, and all their inputs."""
-    verification = Verification()
-    stage_entries = open_run(run_name, store).stages.values()
-    pending_names = [entry["artifact"] for entry in stage_entries]
-    required_names, visited_names = set(pending_names), dict[str, None]()
-    while pending_names:
-        artifact_name = pending_names.pop().partition("#")[0]
-        if artifact_name in visited_names:
-            continue
-        visited_names[artifact_name] = None
-        try:
-            artifact = find_artifact(store, artifact_name)
-            checkpoints = read_checkpoint_names(artifact)
-        except HallmarkError:  # _verify_artifacts reports it
-            continue
-        required_names.update(checkpoints)
-        pending_names += [*checkpoints, *iter_artifact_names(artifact.manifest["lineage"])]
-    for artifact_name in sorted(visited_names.keys() - required_names):
-        if store.get(f"artifacts/{artifact_name}/manifest.json") is None:
-            verification.missing_inputs.append(artifact_name)
+    run_artifacts = list_run_artifacts(open_run(run_name, store))
+    nodes = ArtifactGraph(store).collect(run_artifacts)
+    required_names = set(run_artifacts).union(*(node.checkpoints for node in nodes.values()))
+    verification = Verification(
+        missing_inputs=sorted(
+            name for name, node in nodes.items() if node.is_missing and name not in required_names
+        )
+    )
     _verify_artifacts(
-        store,
-        [
-            artifact_name
-            for artifact_name in visited_names
-            if artifact_name not in verification.missing_inputs
-        ],
-        verification,
+        store, [name for name in nodes if name not in verification.missing_inputs], verification
     )
     return verification
-
-
-def read_checkpoint_names(artifact: Artifact) -> list[str]:
-    """Return the names of the checkpoint artifacts that a training wrote."""
-    if "checkpoints" not in artifact.tables:
-        return []
-    names: list[str] = artifact["checkpoints"].read(["artifact"])["artifact"].to_pylist()
-    return names
 
 
 def _verify_artifacts(

@@ -12,13 +12,10 @@ from hallmark.flows.commands.options import (
     print_result,
 )
 from hallmark.reports.page.redaction import escape_invisible
-from hallmark.reports.review.release_folder import verify_release_folder
+from hallmark.reports.review.release_folder import MANIFEST_NAME, verify_release_folder
 from hallmark.reports.review.signatures import SignerFiles
 from hallmark.reports.review.statements import format_card_kind
 from hallmark.tasks.contract import format_count
-
-#: Maximum number of problems that a terminal shows.
-MAX_SHOWN_PROBLEMS = 20
 
 
 def verify_release(
@@ -51,7 +48,12 @@ def render_verification(report: dict[str, Any]) -> str:
         f"{report['byte_count'] / 1e6:,.1f} MB"
         + (f", from run {report['run']}" if report["is_run_signed"] else "")
     ]
-    if not report["is_run_signed"]:
+    if not report["is_run_signed"] and not report["approvals"]:
+        lines.append(
+            f"no signature was checked, because of the problems below; {MANIFEST_NAME} names run "
+            f"{report['run']}"
+        )
+    elif not report["is_run_signed"]:
         reviewed_runs = ", ".join(report["reviewed_runs"])
         lines.append(
             f"no signature confirms that the release is from run {report['run']}, as release.json "
@@ -69,9 +71,6 @@ def render_verification(report: dict[str, Any]) -> str:
             "the signers come from the list in the release itself; compare their keys with keys "
             "that you know, or specify your own list with --allowed-signers"
         )
-    problems = report["problems"]
-    lines += problems[:MAX_SHOWN_PROBLEMS]
-    if len(problems) > MAX_SHOWN_PROBLEMS:
-        lines.append(f"and {len(problems) - MAX_SHOWN_PROBLEMS} more; --json lists all")
-    lines.append("the release is NOT valid" if problems else "the release is valid")
+    lines += report["problems"]
+    lines.append("the release is NOT valid" if report["problems"] else "the release is valid")
     return escape_invisible("\n".join(lines))

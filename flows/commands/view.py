@@ -29,8 +29,9 @@ def view(
 ) -> None:
     """Show the runs of a store and their cards in a browser, trace texts, and review cards.
 
-    The application answers only requests from this machine. It writes nothing but signed reviews,
-    and never reads a private key. Stop it with Ctrl-C.
+    The application answers only requests from this machine. It writes only signed reviews and, in
+    the folder work, the index of a traced training text. It never reads a private key. Stop it with
+    Ctrl-C.
 
     Parameters
     ----------
@@ -45,6 +46,8 @@ def view(
     with bind_port(port) as listener:
         import uvicorn
 
+        from hallmark.flows.application.http_protocol import ConfinedHttpProtocol
+
         bound_port: int = listener.getsockname()[1]
         application = create_application(
             opened_store, bound_port, signer_files, prepares_pages=True
@@ -52,7 +55,14 @@ def view(
         print(
             f"http://{HOST}:{bound_port}/ shows {opened_store.uri}; stop it with Ctrl-C", flush=True
         )
-        config = uvicorn.Config(application, log_level="warning", server_header=False, ws="none")
+        # Warnings are about requests that any program can send, such as one for a web socket.
+        config = uvicorn.Config(
+            application,
+            http=ConfinedHttpProtocol,
+            log_level="error",
+            server_header=False,
+            ws="none",
+        )
         with suppress(KeyboardInterrupt):  # uvicorn raises it again after Ctrl-C stopped the server
             uvicorn.Server(config).run(sockets=[listener])
 

@@ -125,7 +125,7 @@ def run_pipeline(folder, config, *overrides):
 
     ExternalInputMonitor.run_body_and_check_unchanged = run_traced_body
     trainer_process.subprocess = SimpleNamespace(Popen=start_traced_trainer, PIPE=subprocess.PIPE)
-    pipeline.fn(config, overrides, store=str(folder / "store"))
+    pipeline.fn(config=config, overrides=overrides, store=str(folder / "store"))
 
 
 def run_trainer(folder, stage_name, *arguments):

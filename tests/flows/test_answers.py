@@ -3,8 +3,9 @@
 import pytest
 
 from hallmark.flows.config import load_config, read_answers
-from hallmark.flows.run_recording import resolve_flow_arguments
 from hallmark.reports.forms.answers_file import read_answers_file
+from hallmark.tasks.contract import UsageError
+from tests.run_requests import resolve
 
 ANSWERS = '''
 motivation_purpose = "  To test answers. "
@@ -36,7 +37,7 @@ def test_answers_are_divided_among_the_cards(config_file):
 
 def test_a_run_reads_the_file_next_to_the_config_once(config_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    settings = resolve_flow_arguments(str(config_file), [f"store={tmp_path / 'store'}"]).config
+    settings = resolve(str(config_file), [f"store={tmp_path / 'store'}"]).config
     assert settings.datasheet.answers == {"motivation_purpose": "To test answers."}
     assert settings.model_card.answers == {"details_date": "Written on\ntwo lines."}
     # The record of the run repeats it, also if the file changes or disappears.
@@ -51,3 +52,11 @@ def test_a_file_replaces_recorded_answers(config_file):
     answers_file = config_file.with_name("answers.toml")
     settings = load_config(recorded.model_dump(mode="json"), [f"answers.file={answers_file}"])
     assert read_answers(settings).model_card.answers == {"details_date": "Written on\ntwo lines."}
+
+
+@pytest.mark.parametrize("number", ["9" * 10_000, "0x" + "f" * 10_000])
+def test_a_number_that_is_too_large_is_a_sentence(tmp_path, number):
+    answers_file = tmp_path / "answers.toml"
+    answers_file.write_text(f"motivation_purpose = {number}\n")
+    with pytest.raises(UsageError, match=r"TOML \(an integer has more than 64 bits\); correct it$"):
+        read_answers_file(answers_file)

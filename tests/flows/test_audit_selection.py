@@ -10,7 +10,6 @@ from hallmark.flows.audit_execution import check_scorers_of_audits
 from hallmark.flows.audit_selection import (
     ALL_AUDITS,
     CORPUS_AUDITS,
-    check_corpus_known,
     format_selection_options,
     parse_audit_names,
     select_audits,
@@ -20,7 +19,7 @@ from hallmark.flows.auditing import (
     list_available_audits,
     record_other_lexicons,
 )
-from hallmark.flows.checkpoint_resolution import ResolvedCheckpoint
+from hallmark.flows.checkpoint_resolution import ResolvedCheckpoint, check_corpus_known
 from hallmark.flows.config import load_config
 from hallmark.flows.forecast.run_forecast import forecast_run
 from hallmark.flows.run_recording import check_overrides_used
@@ -136,7 +135,9 @@ def test_settings_that_a_flow_uses_are_accepted():
     )
     check_overrides_used("finetune", ["finetune.train.steps=3", "task_card.title=x"])
     with pytest.raises(
-        UsageError, match="that apply: name, store, workers, mapper, finetune, task_c"
+        UsageError,
+        match="that apply: name, store, workers, mapper, report_to, reporters, credentials, retry, "
+        "finetune, task_c",
     ):
         check_overrides_used("finetune", ["audit_bias.seed=4"])
 

@@ -102,7 +102,7 @@ SLICE = (
         (["audit", "~nobody-here/model"], 2, "whose home folder is unknown"),
         (["generate", "latest", "caf\udce9"], 2, "the prompt is not valid UTF-8"),
         (["run", "a\x1b[31m.toml"], 2, "a‹U+001B›[31m.toml: the file cannot be read"),
-        (["audit", "@all"], 2, "the name of the checkpoint is empty"),
+        (["audit", "@all"], 2, "checkpoint: must not be empty"),
         (["audit", "latest", "--only", "taste"], 2, "there is no audit 'taste'; choose from cap"),
         (["audit", "latest", "--only", ","], 2, "none is named; choose from capability"),
         (
@@ -129,6 +129,21 @@ SLICE = (
         (["replay", "--store", "no/such"], 2, "no/such, which does not exist"),
         (["export-site", "--store", "no/such"], 2, "no/such, which does not exist"),
         (["serve", "smoke"], 1, "prefect server start"),
+        (
+            ["serve", "smoke", "--only", "bias"],
+            2,
+            "--only selects the audits for --audit-checkpoints and --watch; add one of them",
+        ),
+        (
+            ["serve", "smoke", "--poll-seconds", "1"],
+            2,
+            "--poll-seconds is the interval of --watch; add --watch FOLDER",
+        ),
+        (
+            ["serve", "smoke", "--watch", ".", "--poll-seconds", "nan"],
+            2,
+            "--poll-seconds is nan; it must be from 0.5 to 3,600",
+        ),
     ],
 )
 def test_wrong_usage_ends_with_one_sentence(hallmark, arguments, code, expected, monkeypatch):

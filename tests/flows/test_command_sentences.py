@@ -10,13 +10,16 @@ from hallmark.flows.commands import study
 from hallmark.flows.commands.batch import render_batch
 from hallmark.flows.commands.compare import render_comparison
 from hallmark.flows.commands.doctor import render_check_results
+from hallmark.flows.commands.du import render_usage
 from hallmark.flows.commands.finetune import render_scores
 from hallmark.flows.commands.flow_execution import print_run_summary
 from hallmark.flows.commands.forecast_text import _render_stages, render_forecast
+from hallmark.flows.commands.gc import render_garbage
 from hallmark.flows.commands.generate import render_generation
 from hallmark.flows.commands.mitigate import render_mitigation
 from hallmark.flows.commands.prove import render_proof
 from hallmark.flows.commands.purge import render_purge
+from hallmark.flows.commands.push import render_copy
 from hallmark.flows.commands.removal_summary import _rank_overrepresented_groups, render_removals
 from hallmark.flows.commands.replay import render_replay
 from hallmark.flows.commands.runs import render_run_list
@@ -359,9 +362,10 @@ def control(audit, control_target, verdict="pass"):
     return AuditControl(audit, row | {"slice": {"text_kind": "threats"} if is_of_scorer else {}})
 
 
-def ended_run(*, stages=(), controls=(), checkpoint="r0@9", verdicts=()):
+def ended_run(flow="pipeline", *, stages=(), controls=(), checkpoint="r0@9", verdicts=()):
     record = {"stages": [{"cached": cached} for cached in stages], "checkpoint": checkpoint}
     return SimpleNamespace(
+        flow=flow,
         id="r1",
         record=record,
         stages={},
@@ -379,7 +383,7 @@ def ended_run(*, stages=(), controls=(), checkpoint="r0@9", verdicts=()):
 def test_a_run_summary_counts_computed_and_cached_stages(
     stderr, capsys, flow, expected, stages, computed
 ):
-    print_run_summary(flow, ended_run(stages=stages))
+    print_run_summary(ended_run(flow, stages=stages))
     last = (
         f"run r1: {computed} {'stage' if computed == 1 else 'stages'} computed, "
         f"{len(stages) - computed} cached"
@@ -406,29 +410,29 @@ def test_a_run_summary_counts_computed_and_cached_stages(
         (
             [control("bias", "scorer", "fail"), control("bias", "instrument", "fail")],
             "controls with the expected result: audits 0 of 1 (1 failed), scorers 0 of 1 (1 "
-            "failed); controls failed in these audits: Bias; the scorer words 1.0 does not detect "
+            "failed); controls failed in these audits: Bias; the scorer words 1.0 often misses "
             "threats\n",
         ),
     ],
 )
 def test_failed_controls_are_reported_as_on_the_card(stderr, controls, expected):
-    print_run_summary("pipeline", ended_run(controls=controls))
+    print_run_summary(ended_run(controls=controls))
     text = stderr.getvalue().replace("\n", " ")
     assert expected.replace("\n", " ") in text
     assert ("controls with the expected result" in text) == bool(expected)
 
 
-def test_a_run_summary_says_what_the_scorer_does_not_detect(stderr):
+def test_a_run_summary_says_what_the_scorer_often_misses(stderr):
     controls = [control("bias", "instrument"), *[control("bold", "scorer", "fail")] * 2]
-    print_run_summary("pipeline", ended_run(controls=controls))
+    print_run_summary(ended_run(controls=controls))
     assert stderr.getvalue().splitlines()[-1] == (
         "controls with the expected result: audits 1 of 1, scorers 0 of 2 (2 failed); the scorer "
-        "words 1.0 does not detect threats"
+        "words 1.0 often misses threats"
     )
 
 
 def test_a_run_summary_says_that_tests_of_a_scorer_are_not_shown_to_pass(stderr):
-    print_run_summary("pipeline", ended_run(controls=[control("bold", "scorer", "not_shown")]))
+    print_run_summary(ended_run(controls=[control("bold", "scorer", "not_shown")]))
     assert stderr.getvalue().splitlines()[-1] == (
         "controls with the expected result: scorers 0 of 1 (1 without a clear result); there is no "
         "control that tests the audits themselves; the scorer words 1.0 has not been shown to pass "
@@ -445,7 +449,7 @@ def test_a_run_summary_names_the_rules_that_passed_and_their_nearest_findings(st
         rule | {"rule": "safe", "distance": -0.3, "reason": "in part"},
         rule | {"rule": "safe", "distance": None, "reason": "none", "verdict": "not_shown"},
     ]
-    print_run_summary("pipeline", ended_run(verdicts=verdicts))
+    print_run_summary(ended_run(verdicts=verdicts))
     assert stderr.getvalue().splitlines()[1:] == [
         "policy rule fair passed for 2 findings, of which bias.preference[a=b] is closest to "
         "failing: near",
@@ -1193,17 +1197,16 @@ STATUS_STAGE = {
 @pytest.mark.parametrize(
     ("steps", "changes", "line"),
     [
-        ([0], {}, "checkpoints of the steps 0; audit one with: hallmark audit r1@0"),
+        ([0], {}, "checkpoint at step 0; audit one with: hallmark audit r1@0"),
         (
             [0, 20],
             {"store_must_be_named": True, "store": "my store"},
-            "checkpoints of the steps 0, 20; audit one with: hallmark audit r1@20 --store "
-            "'my store'",
+            "checkpoints at steps 0, 20; audit one with: hallmark audit r1@20 --store 'my store'",
         ),
         (
             [*range(10)],
             {},
-            "10 checkpoints, the last 8 of the steps 2, 3, 4, 5, 6, 7, 8, 9; audit one with: "
+            "10 checkpoints, the last 8 at steps 2, 3, 4, 5, 6, 7, 8, 9; audit one with: "
             "hallmark audit r1@9",
         ),
     ],
@@ -1218,16 +1221,13 @@ def status_of(stage=None, **changes):
         "run": "r1",
         "flow": "pipeline",
         "config_name": "demo",
-        "config_file": None,
         "config_problem": None,
-        "overrides": [],
+        "request": {"format": 1, "flow": "pipeline", "config": "demo"},
         "checkpoint": None,
-        "last_stage": None,
-        "experiment_arm": None,
-        "audits": None,
         "findings": None,
         "seeds": None,
         "error": None,
+        "equivalent_versions": [],
         "failed_audits": [],
         "checkpoints": [],
         "current_stage": "",
@@ -1307,6 +1307,10 @@ def test_a_stage_shows_its_tables_files_and_accounts(stage, present, absent):
     ("changes", "present"),
     [
         ({}, "run r1  pipeline of config demo: completed\nstore s"),
+        (
+            {"equivalent_versions": ["pyarrow 2.0.1 counts as 2.0.0"]},
+            "\nequal versions: pyarrow 2.0.1 counts as 2.0.0\n",
+        ),
         ({"error": "why", "status": "failed"}, "config demo: failed: why\n"),
         ({"flow": "audit", "checkpoint": "r0@9"}, "audit of r0@9, config demo"),
         ({"flow": "pipeline", "checkpoint": "r0@9"}, "pipeline of config demo"),
@@ -1704,12 +1708,12 @@ def test_a_traced_finding_states_the_order_of_its_rows(rows, order, expected):
         ),
         (
             {"matched_spans": [{"text_hash": text, "run_tokens": 9} for text in "aab"]},
-            "    2 texts of the audit share consecutive tokens with the document (at most "
+            "    2 texts in the audit share consecutive tokens with the document (at most "
             "9 tokens); --json lists the places\n",
         ),
         (
             {"matched_spans": [{"text_hash": "a", "run_tokens": 9}]},
-            "    1 text of the audit shares consecutive tokens with the document (at most "
+            "    1 text in the audit shares consecutive tokens with the document (at most "
             "9 tokens); --json lists the places\n",
         ),
     ],
@@ -1849,3 +1853,110 @@ def test_an_output_shows_whether_it_reached_the_end(tokens, reached_end, expecte
     count = "1 prompt token" if tokens == 1 else "2 prompt tokens"
     assert lines[1] == f"{count}, seed 0, fp32; log p in nats"
     assert lines[3].endswith(f"per token, {expected}") and lines[4] == "    | "
+
+
+COPY = {"source": "a", "target": "b", "runs": ["r1"], "copied_artifacts": 1}
+COPY |= {"present_artifacts": 2, "copied_files": 1, "copied_bytes": 1_500_000, "reviews": 1}
+COPY |= {"purged_documents": [], "missing_inputs": [], "equivalent_versions": []}
+COPY |= {"has_other_secret": False}
+
+
+def test_a_copy_says_what_was_sent_and_what_was_there():
+    assert render_copy(COPY).splitlines() == [
+        "1 run copied from a to b: r1",
+        "1 artifact copied, 2 already there; 1 file sent, 1.5 MB; 1 review",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"purged_documents": ["ab"]},
+            "now also recorded as purged in b: ab; if other runs there may contain such a "
+            "document, finish with: hallmark purge DOC_ID --store b",
+        ),
+        (
+            {"missing_inputs": [f"folder/{number}" for number in range(14)]},
+            "not copied, because a does not have them: "
+            f"{', '.join(f'folder/{number}' for number in range(12))} and 2 more",
+        ),
+        (
+            {"equivalent_versions": ["pyarrow 2.0.1 counts as 2.0.0"]},
+            "now also equal in b: pyarrow 2.0.1 counts as 2.0.0",
+        ),
+        (
+            {"has_other_secret": True},
+            "b has another secret than a, so a run there computes the stages again whose ledgers "
+            "contain hashes of personal data",
+        ),
+    ],
+)
+def test_a_copy_says_what_differs(fields, sentence):
+    assert render_copy(COPY | fields).splitlines()[2:] == [sentence]
+
+
+ORPHAN = {"kind": "artifact", "name": "pack/0", "files": 2, "bytes": 1_500_000}
+GARBAGE = {"store": "s", "is_deleted": False, "in_use_by": None, "problems": []}
+GARBAGE |= {"files": 2, "bytes": 1_500_000, "garbage": [ORPHAN]}
+NO_GARBAGE = GARBAGE | {"files": 0, "bytes": 0, "garbage": []}
+
+
+@pytest.mark.parametrize(
+    ("fields", "lines"),
+    [
+        (
+            GARBAGE,
+            [
+                "         1.5 MB  artifacts that no run, review or release needs: 1 (2 files)",
+                "2 files, 1.5 MB can be removed from s; nothing was changed; --delete removes "
+                "them, and --json lists them",
+            ],
+        ),
+        (
+            GARBAGE | {"is_deleted": True},
+            [
+                "         1.5 MB  artifacts that no run, review or release needs: 1 (2 files)",
+                "2 files, 1.5 MB removed from s",
+            ],
+        ),
+        (NO_GARBAGE, ["nothing can be removed from s"]),
+        (NO_GARBAGE | {"is_deleted": True}, ["0 files, 0.0 MB removed from s"]),
+        (
+            NO_GARBAGE | {"in_use_by": "run r1 on h"},
+            [
+                "nothing can be removed from s",
+                "run r1 on h is using the store, so all committed artifacts and caches are kept",
+            ],
+        ),
+        (
+            NO_GARBAGE | {"problems": [str(number) for number in range(22)]},
+            [
+                "nothing can be removed from s",
+                "all committed artifacts are kept, because it is unknown what damaged runs and "
+                "artifacts need:",
+                *map(str, range(20)),
+                "and 2 more; --json lists all",
+            ],
+        ),
+    ],
+)
+def test_a_collection_says_what_it_removes_and_why_it_keeps_the_rest(fields, lines):
+    assert render_garbage(fields).splitlines() == lines
+
+
+def test_the_usage_of_a_store_says_what_was_not_counted():
+    fields = {"store": "s", "files": 3, "bytes": 2_000_000, "shared_bytes": 0, "problems": []}
+    fields |= {"stages": [{"stage": "pack", "artifacts": 1, "files": 2, "bytes": 1_500_000}]}
+    fields |= {"folders": [{"name": "site", "files": 1, "bytes": 500_000}]}
+    fields |= {"runs": [{"run": "r1", "bytes": 1_500_000, "own_bytes": 0}]}
+    lines = render_usage(fields | {"reclaimable_bytes": 0}).splitlines()
+    assert lines[0] == "store s: 3 files, 2.0 MB"
+    assert [line.split() for line in lines if line.endswith(("files", "1 file", "other run"))] == [
+        ["1.5", "MB", "pack", "1", "artifact,", "2", "files"],
+        ["0.5", "MB", "site", "1", "file"],
+        ["1.5", "MB", "r1", "0.0", "MB", "of", "them", "used", "by", "no", "other", "run"],
+    ]
+    assert lines[-1].endswith("0.0 MB  can be removed: hallmark gc")
+    damaged = render_usage(fields | {"reclaimable_bytes": 0, "problems": ["x", "y"]})
+    assert damaged.endswith("2 damaged runs or artifacts not counted; details: hallmark gc")

@@ -1,14 +1,15 @@
 """Bundled configs, overrides and the consistency checks of configs."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from hallmark.flows.config import ROOT_KEYS, Config, fill_missing_sections, load_config
 from hallmark.flows.config_files import list_bundled_configs
-from hallmark.flows.run_recording import resolve_flow_arguments
 from hallmark.model.interchange.transformers_checkpoint import find_matching_family
 from hallmark.tasks.contract import UsageError
+from tests.run_requests import resolve
 
 
 @pytest.mark.parametrize("name", ["demo", "smoke", "hub"])
@@ -36,6 +37,13 @@ def test_the_demo_model_has_the_architecture_of_llama():
         find_matching_family(replace(shape, vocab_size=512, context=64)).model_class
         == "LlamaForCausalLM"
     )
+
+
+def test_the_cards_of_the_demo_state_no_size_that_curation_may_change():
+    config = load_config("demo")
+    for card in (config.model_card, config.datasheet):
+        stated = [text for text in card.model_dump().values() if isinstance(text, str)]
+        assert stated and not any(re.search(r"\d+ [kMG]i?B\b", text) for text in stated)
 
 
 def test_a_recorded_config_loads_to_the_same_tree():
@@ -184,18 +192,16 @@ def test_a_preferred_source_must_exist(tmp_path):
     there = {"store": str(tmp_path)}
     kept = ["town", "documentation", "documentation/prefect"]
     for section in ("deduplicate", "deduplicate_near", "find_repeats", "deduplicate_redacted"):
-        made = resolve_flow_arguments(
-            "demo", [f"{section}.preferred_sources={kept}"], **there
-        ).config
+        made = resolve("demo", [f"{section}.preferred_sources={kept}"], **there).config
         assert getattr(made, section).preferred_sources == tuple(kept)
         wrong = f'{section}.preferred_sources=["town", "documentation/pref"]'
         with pytest.raises(UsageError) as refused:
-            resolve_flow_arguments("demo", [wrong], **there)
+            resolve("demo", [wrong], **there)
         message = str(refused.value)
         assert f"{section}.preferred_sources: there is no source 'documentation/pref'" in message
         assert "choose from: documentation, documentation/networkx" in message
         recorded = load_config("demo", [wrong]).model_dump(mode="json")
-        assert resolve_flow_arguments(recorded, [], **there).config == load_config(recorded)
+        assert resolve(recorded, [], **there).config == load_config(recorded)
 
 
 def test_an_action_for_repeats_belongs_to_cut_repeats():
@@ -226,7 +232,7 @@ def test_an_action_for_repeats_belongs_to_cut_repeats():
 )
 def test_a_run_cannot_stop_after_a_skipped_stage(tmp_path, until, overrides, expected):
     with pytest.raises(UsageError, match=expected):
-        resolve_flow_arguments("smoke", overrides, until, store=str(tmp_path))
+        resolve("smoke", overrides, until, store=str(tmp_path))
 
 
 OWN = {"name": "mine", "ingest": {"sources": [{"kind": "text", "name": "a", "path": "a"}]}}

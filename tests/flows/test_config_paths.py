@@ -1,19 +1,21 @@
 """Relative paths in a config file start at its folder, those in --set at the working directory."""
 
 import os
+from contextlib import chdir
 
 import pytest
 
+from hallmark.flows.commands.status import _load_current_config
 from hallmark.flows.config import load_config, read_tree_with_rebased_paths
-from hallmark.flows.run_recording import resolve_flow_arguments
 from hallmark.flows.runs import open_run, resolve_store_uri
 from hallmark.tasks.contract import UsageError, explain_relative_path, iter_config_paths
 from tests.flows.conftest import Hallmark
+from tests.run_requests import resolve
 
 CONFIG = """
 name = "mine"
 store = "stores/a"
-tensorboard = "events"
+report_to = ["tensorboard", "openlineage"]
 
 [[ingest.sources]]
 kind = "text"
@@ -34,6 +36,11 @@ path = "user/name"
 kind = "datasets"
 name = "local"
 path = "dataset"
+
+[reporters]
+tensorboard.folder = "events"
+openlineage.uri = "https://host/events"
+mlflow.uri = "mlruns"
 
 [ingest.block]
 sources = ["notes/a"]
@@ -63,7 +70,8 @@ data = {path = "pairs.jsonl"}
 #: The paths above that name a file of the folder, as they are written.
 RELATIVE_PATHS = {
     "store": "stores/a",
-    "tensorboard": "events",
+    "reporters.tensorboard.folder": "events",
+    "reporters.mlflow.uri": "mlruns",
     "ingest.sources.0.path": "notes/*.txt",
     "ingest.sources.3.path": "dataset",
     "ingest.block.domains": "lists/domains.txt",
@@ -75,6 +83,7 @@ RELATIVE_PATHS = {
     "audit_bbq.items.0": "bbq/a.jsonl",
 }
 OTHER_PATHS = {
+    "reporters.openlineage.uri": "https://host/events",
     "ingest.sources.1.path": "s3://bucket/texts",
     "ingest.sources.2.path": "user/name",
     "identities.lexicons.0": "town",
@@ -133,7 +142,7 @@ def test_a_config_that_is_completed_by_that_of_a_run_keeps_its_folder(folder):
 
 def test_a_bundled_config_leaves_results_in_the_working_directory(folder, monkeypatch):
     monkeypatch.delenv("HALLMARK_STORE", raising=False)
-    arguments = resolve_flow_arguments("demo", [])
+    arguments = resolve("demo", [])
     assert arguments.store.root_folder == folder.parent / "here" / "runs"
     assert not [*folder.glob("runs")]
 
@@ -151,7 +160,9 @@ def test_a_run_reads_the_files_next_to_its_config(folder, server):
     """Started elsewhere; a missing file is reported in full, and status finds nothing to repeat."""
     hallmark = Hallmark(folder.parent / "store", server)
     source = '[[ingest.sources]]\nkind = "text"\nname = "notes"\npath = "notes"\n'
-    (folder / "small.toml").write_text(f'name = "small"\n{source}')
+    answers = '[answers]\nfile = "answers.toml"\n'
+    (folder / "small.toml").write_text(f'name = "small"\n{answers}{source}')
+    (folder / "answers.toml").write_text('motivation_purpose = "To test."\n')
     command = ("run", "../configs/small.toml", "--until", "ingest")
     (line,) = hallmark(*command, code=2).stderr.splitlines()
     assert f"no file exists at '../configs/notes' (that is {folder}/notes: paths" in line
@@ -163,5 +174,9 @@ def test_a_run_reads_the_files_next_to_its_config(folder, server):
     os.chdir("..")
     (stage,) = hallmark.json("status")["stages"]
     assert stage["stale_reasons"] == []
+    with chdir(run.working_folder):
+        current_config = _load_current_config(run).config
+    assert current_config.datasheet.answers == {"motivation_purpose": "To test."}
+    assert current_config.datasheet.model_dump() == run.record["config"]["datasheet"]
     with pytest.raises(UsageError, match="no/such"):
         load_config("no/such.toml")

@@ -1,6 +1,9 @@
 """A damaged or changed card is shown nowhere: each command says so and ends with exit code 1."""
 
+import html
+import json
 import os
+import re
 import shutil
 
 import pyarrow as pa
@@ -27,6 +30,12 @@ def open_card(hallmark, card="model_card"):
     return open_run(hallmark.first, str(hallmark.store))[card]
 
 
+def make_client(hallmark):
+    store = open_store(str(hallmark.store), create=False)
+    application = create_application(store, 8321, SignerFiles())
+    return TestClient(application, base_url="http://127.0.0.1:8321")
+
+
 def forge_figures(card):
     """Give all figures one value, in a valid file with the size and the times of the original."""
     path = card["figures"].parts[0].path
@@ -48,7 +57,7 @@ def forge_figures(card):
 
 def export_site(hallmark):
     """Export the site, and return the sentences about it and the folder of the run."""
-    done = hallmark("export-site", hallmark.first, "--out", "site", code=1)
+    done = hallmark("export-site", hallmark.first, "--output", "site", code=1)
     return done.stderr.splitlines(), hallmark.store.parent / "site" / "runs" / hallmark.first
 
 
@@ -67,10 +76,7 @@ def test_a_card_with_other_figures_is_not_shown(hallmark, has_site):
     assert sentence.startswith(f"the site does not show {card.name}: {expected}")
     assert not (folder / "model_card").exists() and (folder / "datasheet").exists()
     assert "0.123" not in (folder.parents[1] / "index.html").read_text()
-    store = open_store(str(hallmark.store), create=False)
-    client = TestClient(
-        create_application(store, 8321, SignerFiles()), base_url="http://127.0.0.1:8321"
-    )
+    client = make_client(hallmark)
     response = client.get(f"/runs/{hallmark.first}/model_card/model_card.html")
     assert response.status_code == 500 and "does not match the SHA-256" in response.text
     assert "0.123" not in client.get("/").text
@@ -101,12 +107,72 @@ def test_a_damaged_newest_run_does_not_prevent_the_site(hallmark):
     newest = hallmark.store / "runs" / "29991231-235959-ffff"
     newest.mkdir()
     (newest / "run.json").write_text("{")
-    done = hallmark("export-site", "--out", "site", code=1)
+    done = hallmark("export-site", "--output", "site", code=1)
     assert f"run {newest.name} is damaged" in done.stderr
     assert f"runs/{hallmark.first}/index.html" in done.stdout
     assert (hallmark.store.parent / "site" / "runs" / hallmark.first / "model_card").exists()
 
 
 def test_an_undamaged_store_has_a_site_without_sentences(hallmark):
-    done = hallmark("export-site", hallmark.first, "--out", "site")
+    done = hallmark("export-site", hallmark.first, "--output", "site")
     assert "does not show" not in done.stderr
+
+
+def change_manifest(card, folder, *keys, value):
+    """Write a value into the manifest of a card; remove the key if the value is ``...``."""
+    path = folder / card.folder / "manifest.json"
+    manifest = part = json.loads(path.read_text())
+    for key in keys[:-1]:
+        part = part[key]
+    if value is ...:
+        del part[keys[-1]]
+    else:
+        part[keys[-1]] = value
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "review_code", "export_code"),
+    [
+        *((("parts", "inputs", "checkpoint"), value, 1, 1) for value in ("x", 5, [], {})),
+        (("parts", "inputs"), ..., 1, 1),
+        (("parts", "inputs"), [], 1, 1),
+        (("lineage", "corpus_artifacts"), None, 0, 1),
+        (("lineage", "corpus_artifacts"), {"datasheet": 5}, 1, 1),
+        (("parts", "config"), {}, 0, 0),
+        (("parts", "config"), [], 1, 1),
+    ],
+    ids=str,
+)
+def test_a_manifest_that_lies_is_one_sentence(hallmark, keys, value, review_code, export_code):
+    card = open_card(hallmark)
+    change_manifest(card, hallmark.store, *keys, value=value)
+    expected = rf"{card.name} is damaged: its manifest.json .*\({keys[0]}"
+    for command, code in (
+        (("release", hallmark.first, "out"), 1),
+        (("review", hallmark.first), review_code),
+        (("export-cards", "--output", "cards"), export_code),
+    ):
+        error = hallmark(*command, code=code).stderr
+        assert "--debug" not in error
+        # Before its settings are read, the release is refused because nobody approved the card.
+        if code and (review_code or command[0] == "export-cards"):
+            assert re.search(expected, error.splitlines()[-1])
+    client = make_client(hallmark)
+    page = html.unescape(client.get(f"/runs/{hallmark.first}/model_card/reviews/").text)
+    assert re.search(expected if review_code else "Write a review", page)
+    assert client.get(f"/compare?runs={hallmark.first}&runs=latest").status_code < 500
+
+
+def test_many_notes_are_refused_before_they_are_shown(hallmark):
+    response = make_client(hallmark).post(
+        f"/runs/{hallmark.first}/model_card/reviews/",
+        content="decision=approve&reviewer=Ada&" + "about=a&note=b&" * 100_000,
+        headers={
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Origin": "http://127.0.0.1:8321",
+        },
+    )
+    assert response.status_code == 400
+    assert "The review has 100,000 notes, but 200 are possible" in response.text
+    assert response.text.count('name="note"') == 200

@@ -54,8 +54,12 @@ class Served:
         self.processes = psutil.Process(self.process.pid).children(recursive=True)
 
     def find_trainer(self):
-        descendants = psutil.Process(self.process.pid).children(recursive=True)
-        return [one for one in descendants if "hallmark.model.training.run" in one.cmdline()]
+        trainers = []
+        for descendant in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # also a zombie
+                if "hallmark.model.training.run" in descendant.cmdline():
+                    trainers.append(descendant)
+        return trainers
 
     def read_state(self):
         return api.get(f"{self.server.url}/flow_runs/{self.flow_run_id}").json()["state"]
@@ -238,7 +242,7 @@ def test_the_end_of_a_run_is_reported_to_a_server_that_returns(tmp_path):
         query = {"flow_runs": {"name": {"any_": [run["run"]]}}}
         [flow_run] = api.post(f"{server.url}/flow_runs/filter", json=query).json()
         assert flow_run["state"]["type"] == "COMPLETED"
-        assert "Prefect was not told" not in command.output.read_text()
+        assert "Prefect was not notified" not in command.output.read_text()
         assert "Traceback" not in command.output.read_text()
     finally:
         command.process.kill()
@@ -252,5 +256,8 @@ def test_a_command_says_that_prefect_was_not_told(tmp_path):
     run = command.read_run()
     output = command.output.read_text()
     assert run["status"] == "completed"
-    assert f"run {run['run']} is completed in the store, but Prefect was not told" in output
+    assert (
+        f"run {run['run']} is recorded as completed in the store, but Prefect was not notified"
+        in output
+    )
     assert "Traceback" not in output

@@ -58,8 +58,8 @@ def test_downloaded_weights_of_detoxify_are_listed(monkeypatch, checkpoints, exp
 
 def test_scorers_are_listed_with_what_they_do_not_detect():
     linear, vader, _ = doctor._check_scorers()["message"].split(". ")[-3:]
-    assert "; does not detect threats and veiled hate" in linear and "too often flags " in linear
-    assert vader.startswith("VADER ") and "; does not detect bad events" in vader
+    assert "; it often misses threats and veiled hate" in linear and "too often flags " in linear
+    assert vader.startswith("VADER ") and "; it often misses descriptions of bad events" in vader
 
 
 @pytest.mark.parametrize("is_answering", [True, False])
@@ -117,7 +117,7 @@ def test_a_check_that_raises_gives_its_error(monkeypatch):
 def test_a_remote_store_must_create_objects_only_if_they_are_absent(bucket, monkeypatch):
     result = doctor._check_store("s3://hallmark/doctor")
     assert result["is_ok"] and result["message"] == "s3://hallmark/doctor can be written"
-    assert not bucket.list_objects_v2(Bucket="hallmark").get("Contents")
+    assert not bucket.list_objects_v2(Bucket="hallmark", Prefix="doctor").get("Contents")
 
     def create_always(self, key, data):
         self.put(key, data)
@@ -126,8 +126,26 @@ def test_a_remote_store_must_create_objects_only_if_they_are_absent(bucket, monk
     monkeypatch.setattr(Store, "create_if_absent", create_always)
     result = doctor._check_store("s3://hallmark/doctor")
     assert not result["is_ok"]
-    assert "replaces an object that should only be created if it is absent" in result["message"]
-    assert not bucket.list_objects_v2(Bucket="hallmark").get("Contents")
+    assert (
+        "overwrites an existing object even if asked to create it only if it is absent"
+        in result["message"]
+    )
+    assert not bucket.list_objects_v2(Bucket="hallmark", Prefix="doctor").get("Contents")
+
+
+def test_a_remote_store_must_replace_objects_only_if_they_are_unchanged(bucket, monkeypatch):
+    def replace_always(self, key, data, version):
+        self.put(key, data)
+        return {"e_tag": "1"}
+
+    monkeypatch.setattr(Store, "replace_if_unchanged", replace_always)
+    result = doctor._check_store("s3://hallmark/doctor-replaces")
+    assert not result["is_ok"]
+    assert (
+        "overwrites a changed object even if asked to replace it only if it is unchanged"
+        in result["message"]
+    )
+    assert not bucket.list_objects_v2(Bucket="hallmark", Prefix="doctor-rep").get("Contents")
 
 
 def test_a_missing_bucket_is_one_sentence(bucket):

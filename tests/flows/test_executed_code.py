@@ -26,6 +26,7 @@ from tests.flows.code_trace import trace_project_code
 #: Modules that watch a stage and cannot change its output, with the reason. (The contract does not
 #: count either; CONTRACT_VERSION represents it.)
 OBSERVERS = {
+    "hallmark.flows.reporters.reporting": "passes the events of a stage to other systems",
     "hallmark.flows.run_recording": "receives the events of a stage, records and shows them",
     "hallmark.flows.runs": "writes what run_recording records",
     "hallmark.flows.training_stop": "looks for a request to stop, after which the training fails",

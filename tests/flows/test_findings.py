@@ -18,6 +18,7 @@ from hallmark.flows.corpus_additions import resolve_addition_chain
 from hallmark.flows.finding_trace import find_finding
 from hallmark.flows.mitigation import resolve_trained_checkpoint
 from hallmark.flows.removal_experiment import resolve_base_run
+from hallmark.flows.run_request import RunRequest
 from hallmark.flows.runs import Run, open_run, open_store
 from hallmark.tasks.audits.judging.discoveries import read_card_findings
 from hallmark.tasks.audits.judging.findings import read_findings
@@ -31,7 +32,8 @@ def copied(smoke, tmp_path):
     """A store with the artifacts of the smoke run, and its record alone."""
     runs = tmp_path / "store" / "runs"
     shutil.copytree(smoke.store / "runs" / smoke.first, runs / smoke.first)
-    os.symlink(smoke.store / "artifacts", tmp_path / "store" / "artifacts")
+    artifacts = tmp_path / "store" / "artifacts"
+    shutil.copytree(smoke.store / "artifacts", artifacts, copy_function=os.link)
     return replace(smoke, store=tmp_path / "store")
 
 
@@ -39,6 +41,8 @@ def add_run(hallmark, run_id, labels, **fields):
     """Add a newer run with some stages of the smoke run."""
     record = json.loads((hallmark.store / "runs" / hallmark.first / "run.json").read_text())
     stages = [entry for entry in record["stages"] if entry["label"] in labels]
+    if "flow" in fields:
+        record["request"] = None
     record |= {"run": run_id, "stages": stages} | fields
     (hallmark.store / "runs" / run_id).mkdir()
     (hallmark.store / "runs" / run_id / "run.json").write_text(json.dumps(record))
@@ -67,12 +71,16 @@ def test_audits_of_other_models_and_studies_do_not_change_latest(copied):
     assert open_audit_run(store, "latest", "toxicity").id == copied.first
 
 
+def arm(name):
+    return RunRequest(flow="pipeline", experiment_arm=name).to_record()
+
+
 def test_latest_is_never_an_arm_of_an_experiment(copied):
     """Arms are trained and audited as other runs are, and opened by their ids."""
     labels = open_run(copied.first, str(copied.store)).stages
     newest = "99990105-000000-aaaa"
-    add_run(copied, "99990101-000000-aaaa", labels, experiment_arm="control arm of mitigate")
-    add_run(copied, "99990102-000000-aaaa", labels, experiment_arm="base arm of prove")
+    add_run(copied, "99990101-000000-aaaa", labels, request=arm("control arm of mitigate"))
+    add_run(copied, "99990102-000000-aaaa", labels, request=arm("base arm of prove"))
     add_run(copied, newest, labels, flow="trial")
     store = open_store(str(copied.store))
     assert open_audit_run(store, "latest", "bias").id == copied.first

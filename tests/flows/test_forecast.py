@@ -218,7 +218,7 @@ def test_files_of_audits_are_checked_before_the_training(absent, tmp_path, monke
     started = []
     monkeypatch.setattr("hallmark.flows.training.pretrain", lambda **inputs: started.append(inputs))
     with pytest.raises(UsageError, match=expected):
-        pipeline.fn(config, [override])
+        pipeline.fn(config=config, overrides=[override])
     assert not started
 
 
@@ -539,6 +539,15 @@ def test_the_estimated_optimizer_memory_matches_its_state(optimizer):
     }
 
 
+def test_each_host_holds_its_share_of_a_sharded_model():
+    counts = {"total": 1200, "matrices": 0}
+    settings = {"parallel": "fsdp", "hosts": 3, "rendezvous": "a:1", "batch_size": 24}
+    for processes, count in ((0, 3), (4, 12)):
+        config = TrainConfig(**settings, processes=processes)
+        memory = training_costs.estimate_memory_bytes_by_use(counts, config)
+        assert memory["weights"] == 4 * 1200 // count
+
+
 def test_each_shortage_is_named_with_the_setting_to_change():
     config = load_config("demo")
     names = ("documents", "train", "validation", "holdout", "train_rows", "passages")
@@ -631,9 +640,9 @@ def test_copies_of_one_text_leave_no_validation_text_and_train_no_model(absent, 
     with pytest.raises(
         HallmarkError, match=r"would fail after training: .* split\.validation_share"
     ):
-        pipeline.fn(config)
+        pipeline.fn(config=config)
     assert (absent / "artifacts/plant_canaries").exists() and not (
         absent / "artifacts/pack"
     ).exists()
-    pipeline.fn(config, until="pack")
+    pipeline.fn(config=config, until="pack")
     assert (absent / "artifacts/pack").exists()

@@ -11,10 +11,10 @@ import pytest
 
 from benchmarks.outage import read_step_seconds
 from hallmark import open_run
-from hallmark.flows.run_recording import resolve_flow_arguments
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.contract import PROJECT_ROOT
 from tests.reports import pages
+from tests.run_requests import resolve
 from tests.tasks.audits.audit_runs import find_unlisted_metrics
 
 #: The audits that need no files of the user, in their order; those that scorers are asked for, and
@@ -149,7 +149,7 @@ def test_a_setting_of_the_bias_audit_reruns_that_audit_and_the_card(smoke):
     ]  # no model is asked again
     # If two runs trained the same checkpoint, the named one gives the config of its audit.
     for run, seed in ((smoke.first, 0), (report["run"], 7)):
-        settled = resolve_flow_arguments(None, [], None, f"{run}@0", store=str(smoke.store))
+        settled = resolve(None, [], None, f"{run}@0", store=str(smoke.store))
         assert settled.config.audit_bias.seed == seed
 
 

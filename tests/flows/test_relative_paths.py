@@ -7,6 +7,7 @@ import pytest
 
 from hallmark.flows.commands.status import build_status_report, render_status
 from hallmark.flows.run_recording import start_run
+from hallmark.flows.run_request import RunRequest
 from hallmark.flows.runs import open_run
 from hallmark.tasks.contract import Store
 from hallmark.tasks.corpus.ingest import ingest
@@ -29,7 +30,7 @@ def home(tmp_path, monkeypatch):
     (home / "my.toml").write_text(CONFIG)
     monkeypatch.chdir(home)
     monkeypatch.setenv("HALLMARK_STORE", "runs")
-    with start_run("corpus", "my.toml", ()) as run:
+    with start_run(RunRequest(flow="corpus", config="my.toml")) as run:
         ingest(run.config.ingest)
     monkeypatch.chdir(tmp_path)
     return home

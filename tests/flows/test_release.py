@@ -1,5 +1,6 @@
 """Cards are reviewed, signed and released; a release verifies without the store."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -9,16 +10,20 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from hallmark.flows import release as release_module
 from hallmark.flows.run_order import assign_run_number
+from hallmark.flows.run_request import RunRequest
 from hallmark.flows.runs import open_run
+from hallmark.reports.cards import read_card
 from hallmark.reports.review.release_folder import build_manifest_entries, format_manifest
 from hallmark.reports.review.review_store import write_review
 from hallmark.reports.review.statements import parse_statement
-from hallmark.tasks.contract import Store, to_canonical_json
+from hallmark.tasks.contract import Store, compute_content_digest, to_canonical_json
+from hallmark.tasks.contract.manifests import compute_table_digest
 from tests.flows.test_pipeline import damaged_checkpoint
 
 CARDS = ("model_card", "datasheet")
@@ -252,7 +257,9 @@ def write_newer_audit(hallmark, status, checkpoint, error=None):
     record = open_run(hallmark.first, str(hallmark.store)).record
     run_id = f"19991231-235959-{status[:4]}"  # its host's clock is slow
     stages = [entry for entry in record["stages"] if entry["label"] != "model_card"]
-    changes = {"run": run_id, "flow": "audit", "checkpoint": checkpoint, "stages": stages}
+    request = RunRequest(flow="audit", checkpoint=checkpoint).to_record()
+    changes = {"run": run_id, "flow": "audit", "request": request, "checkpoint": checkpoint}
+    changes["stages"] = stages
     folder = hallmark.store / "runs" / run_id
     folder.mkdir()
     assign_run_number(Store(hallmark.store), run_id)
@@ -266,6 +273,7 @@ def write_newer_audit(hallmark, status, checkpoint, error=None):
     ("status", "error", "reason"),
     [
         ("failed", "stage x:\nbroken\u202e", "has the status failed (stage x: broken‹U+202E›)"),
+        ("failed", "y" * 10_000, f"has the status failed ({'y' * 197}...)"),
         ("cancelled", None, "has the status cancelled"),
         ("completed", None, "has no model card that can be read"),
     ],
@@ -508,6 +516,79 @@ def test_an_impossible_size_is_refused(smoke, release, size):
     assert "release.json is damaged" in error and "--debug" not in error
 
 
+def test_a_long_name_is_cut_and_written_out(smoke, release):
+    path = release / "release.json"
+    manifest = json.loads(path.read_bytes())
+    names = [f"checkpoint/{number}\x1b{'x' * 250}" for number in range(20)]
+    manifest["files"] |= {name: {"size": 0, "sha256": "0" * 64} for name in names}
+    manifest["files"][f"other/{'x' * 100_000}"] = {"size": 0, "sha256": "0" * 64}
+    path.write_bytes(format_manifest(manifest))
+    (problem,) = verify(smoke, release, code=1)["problems"]
+    assert len(problem) < 300 and problem.endswith("...', which does not belong in a release")
+    del manifest["files"][f"other/{'x' * 100_000}"]
+    path.write_bytes(format_manifest(manifest))
+    for name in ("y" * 250, f"{'z' * 200}/empty/"):
+        (release / name).mkdir(parents=True) if name.endswith("/") else (release / name).touch()
+    (release / "link").mkdir()
+    (release / "link" / ("l" * 250)).symlink_to("nowhere")
+    os.mkfifo(release / "link" / ("p" * 250))
+    problems = verify(smoke, release, code=1)["problems"]
+    assert len(problems) == 21 and max(map(len, problems)) < 300
+    manifest["files"] = {
+        name: entry for name, entry in manifest["files"].items() if name not in names[1:]
+    }
+    flip_a_byte(release / "checkpoint" / "config.json")
+    path.write_bytes(format_manifest(manifest))
+    problems = "\n".join(verify(smoke, release, code=1)["problems"])
+    for expected in (
+        "'checkpoint/0\\x1bxxx",
+        "...' is missing",
+        "...' is not listed in release.json",
+        "...' is a link",
+        "...' is neither a file nor a folder",
+        "is an empty folder",
+        "the size or the SHA-256 of 'checkpoint/config.json' differs from that in release.json",
+    ):
+        assert expected in problems
+
+
+def test_wrong_files_are_reported_without_a_word_about_their_signatures(smoke, apart, release):
+    (release / "checkpoint" / "config.json").unlink()
+    lines = smoke("verify-release", str(release), code=1).stdout.splitlines()
+    assert lines[1:] == [
+        "no signature was checked, because of the problems below; release.json names run "
+        f"{apart.first}",
+        "'checkpoint/config.json' is missing",
+        "the release is NOT valid",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make_entry", "problem"),
+    [
+        (lambda path: path.symlink_to("/dev/zero"), "is a link instead of a file"),
+        (lambda path: path.mkdir(), "is a folder instead of a file"),
+        (os.mkfifo, "is a named pipe instead of a file"),
+        (lambda path: path.touch() or os.truncate(path, 1 << 27), "has more than 67,108,864 bytes"),
+    ],
+)
+def test_a_manifest_that_is_no_file_is_one_sentence(smoke, tmp_path, make_entry, problem):
+    make_entry(tmp_path / "release.json")
+    (line,) = smoke("verify-release", str(tmp_path), code=1).stderr.splitlines()[-1:]
+    assert line.endswith(f"release.json {problem}; copy the release again")
+
+
+def test_a_table_that_expands_is_not_read(smoke, release):
+    path = release / "tables" / "model_card" / "figures" / "00000.parquet"
+    pq.write_table(pa.table({"id": pa.nulls(10_000_000, pa.string())}), path)
+    rewrite_manifest(release)
+    (problem,) = verify(smoke, release, code=1)["problems"]
+    assert problem == (
+        "the tables of the model card cannot be read (the table figures is larger than that of "
+        "any card: it has more than 2,000,000 values or 64 MB)"
+    )
+
+
 OTHER_FILES = (
     "install.sh",
     "cards/other_card/page.html",
@@ -611,7 +692,9 @@ def test_the_folder_must_be_new(hallmark, reviewers, signers):
     Path("empty").mkdir()
     hallmark("release", hallmark.first, "empty", *options)
     hallmark("release", hallmark.first, "new/folder", *options)
-    for name in ("empty", "new/folder"):
+    done = hallmark("release", hallmark.first, "two words", *options)
+    assert done.stdout.endswith("verify the release with: hallmark verify-release 'two words'\n")
+    for name in ("empty", "new/folder", "two words"):
         assert verify(hallmark, Path(name))["is_valid"]
 
 
@@ -770,3 +853,160 @@ def test_a_removed_release_does_not_fail_an_audit(apart, released, hallmark, rem
     term, content = read_changes_line(hallmark.store, run_id)
     assert term == f"Changes since run {apart.first}"
     assert content[0].startswith(f"Not compared: {reason.format(run=apart.first)}")
+
+
+def test_the_signers_in_a_release_are_limited(smoke, release, reviewers):
+    """Whoever wrote the release wrote them, and the verifier should not wait for hours."""
+    names = ",".join(f"n{number}@example.org" for number in range(20_000))
+    (release / "allowed_signers").write_text(f"{names} {reviewers.public_key('ada')}\n")
+    rewrite_manifest(release)
+    (problem,) = verify(smoke, release, code=1)["problems"]
+    assert problem.endswith("allowed_signers: line 1 has more than 16,384 bytes; shorten it")
+    line = f"ada@example.org {reviewers.public_key('ada')}\n"
+    (release / "allowed_signers").write_text(line * 3_000)
+    rewrite_manifest(release)
+    assert "more than 2,000 lines" in verify(smoke, release, code=1)["problems"][0]
+
+
+def test_a_wrong_list_of_revoked_keys_in_a_release_is_a_problem(smoke, release):
+    revoked_keys = release / "revoked_keys"
+    revoked_keys.write_text("not a key\n")
+    rewrite_manifest(release)
+    (problem,) = verify(smoke, release, code=1)["problems"]
+    assert "revoked_keys: this is neither a list of public keys nor" in problem
+    smoke("verify-release", str(release), "--revoked-keys", str(revoked_keys), code=2)
+    revoked_keys.write_text("ssh-ed25519 AAAA broken\n")
+    rewrite_manifest(release)
+    error = smoke("verify-release", str(release), code=1).stderr
+    assert "revoked_keys: ssh-keygen cannot read this list of revoked keys" in error
+
+
+def test_the_reviews_in_a_release_are_limited(smoke, release):
+    for number in range(1_000):
+        (release / "reviews" / f"{number:032x}.json").write_text("{}")
+    rewrite_manifest(release)
+    (problem,) = verify(smoke, release, code=1)["problems"]
+    assert problem == "the release has more than 1,000 reviews"
+
+
+def test_many_additional_files_are_counted(smoke, release):
+    for number in range(30):
+        (release / f"{number:02}").touch()
+    problems = verify(smoke, release, code=1)["problems"]
+    assert len(problems) == 21 and problems[-1] == "and 10 more problems of files"
+    lines = smoke("verify-release", str(release), code=1).stdout.splitlines()
+    assert lines[-2:] == ["and 10 more problems of files", "the release is NOT valid"]
+
+
+HOSTILE_ENTRIES = {
+    "pipe": os.mkfifo,
+    "folder": os.mkdir,
+    "device": lambda path: os.symlink("/dev/zero", path),
+    "dangling link": lambda path: os.symlink("nowhere", path),
+    "empty file": lambda path: Path(path).touch(),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE_ENTRIES)
+def test_a_replaced_statement_prevents_the_approval(hallmark, reviewers, signers, kind):
+    """It may have been a rejection."""
+    sign(hallmark, reviewers, "ada", "model_card", *APPROVE)
+    reject = ("--decision", "reject", "--reviewer", "Bob", "--comment", "Too toxic.")
+    sign(hallmark, reviewers, "bob", "model_card", *reject)
+    (path,) = (
+        path
+        for path in (hallmark.store / "reviews").glob("*.json")
+        if parse_statement(path.read_bytes()).decision == "reject"
+    )
+    path.unlink()
+    HOSTILE_ENTRIES[kind](path)
+    assert list_states(hallmark, signers)["model_card"] == "signature_invalid"
+    (message,) = hallmark.json("verify", code=1)["damage_messages"]
+    assert path.name in message and "is damaged" in message
+
+
+@pytest.mark.parametrize("content", ["release", "export", "site"])
+def test_nothing_is_written_into_a_release_or_a_store(
+    hallmark, released, reviewers, signers, content
+):
+    for card in CARDS:
+        sign(hallmark, reviewers, "ada", card, *APPROVE)
+    Path("file").touch()
+    Path("loop").symlink_to("loop")
+    os.symlink(released, "link")
+    for folder, problem in (
+        (released / "checkpoint" / "inner", f"is inside of the release {released}"),
+        ("link/inner", f"is inside of the release {released}"),
+        (hallmark.store / "artifacts" / "new", f"is inside of the store {hallmark.store}"),
+        (hallmark.store, f"is inside of the store {hallmark.store}"),
+        ("/dev/null/x", "cannot be created, because /dev/null is not a folder"),
+        ("file/x/y", "file is not a folder"),
+        ("/proc/x", "/proc/x cannot be created (No such file or directory)"),
+        ("loop", "loop is a link to itself"),
+        ("loop/x", "loop is a link to itself"),
+        ("", "the name of the folder is empty"),
+        ("new\n\x1b", "the name of the folder, new\\n\\x1b, has invisible characters"),
+    ):
+        command = {
+            "release": ("release", hallmark.first, folder, "--allowed-signers", signers),
+            "export": ("export-cards", hallmark.first, "--output", folder),
+            "site": ("export-site", hallmark.first, "--output", folder),
+        }[content]
+        (message,) = hallmark(*map(str, command), code=2).stderr.splitlines()[-1:]
+        assert problem in message and f" folder for the {content}" in message
+    assert not (released / "checkpoint" / "inner").exists()
+
+
+@pytest.mark.parametrize("name", ["site", "site-unredacted"])
+def test_the_default_folders_of_sites_may_be_named(hallmark, name):
+    options = ["--unredacted"] if name == "site-unredacted" else []
+    hallmark("export-site", hallmark.first, "--output", str(hallmark.store / name), *options)
+
+
+def change_rows(hallmark, *, with_manifest):
+    """Replace rows that a card cites by others, in an intact file of the same size."""
+    (path,) = (hallmark.store / "artifacts" / "audit_bias").glob("*/manifest.json")
+    manifest = json.loads(path.read_text())
+    (entry,) = manifest["tables"]["values"]["parts"]
+    table_path = path.parent / entry["path"]
+    rows = pq.read_table(table_path)
+    values = pc.add(rows["value"], 1)
+    rows = rows.set_column(
+        rows.column_names.index("value"), rows.schema.field("value"), values.cast(pa.float64())
+    )
+    table_path.unlink()
+    pq.write_table(
+        rows, table_path, compression="zstd", compression_level=22, write_statistics=False
+    )
+    content = table_path.read_bytes()
+    if with_manifest:
+        entry |= {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        manifest["tables"]["values"]["sha256"] = compute_table_digest(manifest["tables"]["values"])
+        manifest["content"] = compute_content_digest(manifest["tables"], manifest["files"])
+        path.unlink()
+        path.write_text(json.dumps(manifest))
+        return
+    footer_size = int.from_bytes(content[-8:-4], "little") + 8
+    padding = bytes(entry["size"] - len(content))
+    table_path.write_bytes(content[:-footer_size] + padding + content[-footer_size:])
+
+
+@pytest.mark.parametrize("change", ["rows", "rows and manifest", "artifact"])
+def test_changed_rows_of_a_signed_card_are_neither_shown_nor_released(
+    hallmark, reviewers, signers, change
+):
+    for card in CARDS:
+        sign(hallmark, reviewers, "ada", card, *APPROVE)
+    if change == "artifact":
+        shutil.rmtree(hallmark.store / "artifacts" / "audit_bias")
+    else:
+        change_rows(hallmark, with_manifest=change == "rows and manifest")
+    options = ("release", hallmark.first, "out", "--allowed-signers", signers)
+    message = hallmark(*options, code=1).stderr
+    assert "the model card cites rows that cannot be shown: " in message
+    assert "values of audit_bias is missing, damaged or has changed" in message
+    assert not Path("out").exists()
+    run = open_run(hallmark.first, str(hallmark.store))
+    shown = read_card(run.store, run["model_card"]).book.evidence_by_id.values()
+    assert ("audit_bias", "values") not in {(each.stage, each.table) for each in shown}
+    assert ("audit_extraction", "values") in {(each.stage, each.table) for each in shown}

@@ -64,6 +64,11 @@ def test_relative_paths_start_from_the_folder_of_the_run(tmp_path, server, monke
     hallmark("run", "my.toml", "--until", "ingest")
     monkeypatch.chdir(tmp_path)
     verdict = hallmark.json("replay", "--target-store", "again")
-    assert verdict["passed"] and [row["verdict"] for row in verdict["stages"]] == ["equal"]
+    [replay] = verdict["replays"]
+    assert verdict["passed"] and verdict["declared"] == []
+    assert [row["verdict"] for row in replay["stages"]] == ["equal"]
     assert (tmp_path / "again" / "artifacts" / "ingest").is_dir()
-    assert verdict["store"] == "again"
+    assert replay["store"] == "again"
+    done = hallmark("replay", "latest", "latest", "--target-store", "third", code=2)
+    assert "--target-store is the store of one replay, and 2 runs are named" in done.stderr
+    assert not (tmp_path / "third").exists()

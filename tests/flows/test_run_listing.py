@@ -54,8 +54,6 @@ def store(tmp_path):
     base = {
         "flow": "pipeline",
         "config_name": "demo",
-        "config_file": None,
-        "overrides": [],
         "config": {},
         "checkpoint": None,
         "status": "completed",

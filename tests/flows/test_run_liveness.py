@@ -77,8 +77,8 @@ def get_status(store: Store, run_id: str) -> str:
 
 def make_silent_run(store: Store, **fields) -> Run:
     """Write the record of a run that says it is running, without a sign of life."""
-    record = {"run": "r", "flow": "pipeline", "config_name": "x", "config_file": None}
-    record |= {"overrides": [], "config": {}, "checkpoint": None, "status": "running"}
+    record = {"run": "r", "flow": "pipeline", "config_name": "x"}
+    record |= {"config": {}, "checkpoint": None, "status": "running"}
     record |= {"started": "2026-01-01T10:00:00+00:00", "ended": None, "host": HERE}
     record |= {"pid": os.getpid(), "platform": "", "stages": [], "error": None} | fields
     run = Run(store, record)
@@ -110,7 +110,7 @@ def test_a_run_killed_on_another_host_is_interrupted(store, execute_run, monkeyp
         assert get_status(store, run_id) == "running"
         time.sleep(0.1)
     with pytest.raises(Exception, match=f"run {run_id} on host-a is using the store"):
-        check_store_is_idle(store, True)
+        check_store_is_idle(store, True, "")
     kill(process)
     killed_at = datetime.now(UTC)
     assert get_status(store, run_id) == "running"
@@ -119,7 +119,7 @@ def test_a_run_killed_on_another_host_is_interrupted(store, execute_run, monkeyp
     start, _, since = reason.rpartition(" since ")
     assert start == f"no sign of life from process {process.pid} on host-a"
     assert abs(datetime.fromisoformat(since) - killed_at) < timedelta(seconds=3)
-    check_store_is_idle(store, True)
+    check_store_is_idle(store, True, "")
 
 
 @pytest.mark.slow

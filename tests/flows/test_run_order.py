@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from hallmark.flows.notices import NOTICE
-from hallmark.flows.run_order import assign_run_number, list_run_ids
+from hallmark.flows.run_order import assign_number_of_copied_run, assign_run_number, list_run_ids
 from hallmark.flows.runs import open_run, read_all_runs
 from hallmark.tasks.contract import Store
 
@@ -22,9 +22,13 @@ def store(request, tmp_path) -> Store:
 
 def start_run(store: Store, run_id: str, started: str | None = None) -> None:
     """Write what a run writes when it begins, and end it."""
+    write_record(store, run_id, started)
     assign_run_number(store, run_id)
-    record = {"run": run_id, "flow": "pipeline", "config_name": "x", "config_file": None}
-    record |= {"overrides": [], "config": {}, "checkpoint": None, "status": "completed"}
+
+
+def write_record(store: Store, run_id: str, started: str | None = None) -> None:
+    record = {"run": run_id, "flow": "pipeline", "config_name": "x"}
+    record |= {"config": {}, "checkpoint": None, "status": "completed"}
     record |= {"started": started, "ended": None, "host": "h", "pid": 1}
     record |= {"platform": "", "stages": [], "error": None}
     store.put(f"runs/{run_id}/run.json", json.dumps(record).encode())
@@ -47,6 +51,26 @@ def test_runs_without_a_number_are_the_oldest(store):
         store.delete([key for key in store.list_keys("run-order") if key.endswith(f"-{run_id}")])
     start_run(store, "a")
     assert list_run_ids(store) == ["b", "z", "m", "a"]
+
+
+def test_a_run_is_listed_as_soon_as_its_record_can_be_read(store):
+    start_run(store, "b")
+    store.put("runs/a/lease", b"{}")
+    assert list_run_ids(store) == [run.id for run in read_all_runs(store)] == ["b"]
+    assert open_run("latest", store).id == "b"
+    write_record(store, "a")
+    assert list_run_ids(store) == ["a", "b"]
+    assign_run_number(store, "a")
+    assert list_run_ids(store) == ["b", "a"]
+
+
+def test_a_copied_run_is_one_of_the_oldest_unless_the_store_had_it(store):
+    for run_id in ("b", "c"):
+        start_run(store, run_id)
+    write_record(store, "d")
+    for run_id in ("d", "c"):
+        assign_number_of_copied_run(store, run_id)
+    assert list_run_ids(store) == ["d", "b", "c"]
 
 
 def test_a_run_that_is_started_again_is_the_newest(store):

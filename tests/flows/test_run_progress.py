@@ -1,6 +1,7 @@
 """The progress of a running stage is kept in the store, and removed with the end of the run."""
 
 import json
+import os
 
 import pytest
 
@@ -13,6 +14,7 @@ from hallmark.flows.run_progress import (
     read_run_progress,
 )
 from hallmark.tasks.contract import Event, Store
+from tests.time_limits import limit_time
 
 
 @pytest.fixture
@@ -74,6 +76,13 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends(listener):
         b'{"curves": {"loss": [[1]]}}',
         b'{"curves": {"loss": [[1, "a"]]}}',
         b'{"completed": "1"}',
+        b'{"completed": -1}',
+        b'{"completed": true}',
+        b'{"total": 9223372036854775808}',
+        b'{"label": "pack\\nfake-run  completed"}',
+        b'{"label": "' + b"x" * 1_000_000 + b'"}',
+        b'{"description": "' + b"x" * 1_000_000 + b'"}',
+        b'{"curves": {"loss": ' + json.dumps([[1, 1]] * 10_000).encode() + b"}}",
     ],
 )
 def test_a_damaged_file_is_ignored(store, content):
@@ -84,3 +93,11 @@ def test_a_damaged_file_is_ignored(store, content):
 def test_missing_fields_have_defaults(store):
     store.put(format_progress_key("r"), json.dumps({"label": "pack"}).encode())
     assert read_run_progress(store, "r") == RunProgress("pack")
+
+
+def test_a_pipe_in_place_of_the_file_is_ignored(store):
+    path = store.root_folder / format_progress_key("r")
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    with limit_time():
+        assert read_run_progress(store, "r") is None

@@ -18,11 +18,14 @@ from hallmark.flows.commands.flow_execution import call_flow_and_get_run
 from hallmark.flows.commands.replay import copy_store_secret, replay_run
 from hallmark.flows.commands.status import build_status_report, render_status
 from hallmark.flows.commands.trace import trace_document
-from hallmark.flows.run_recording import generate_flow_run_name, resolve_flow_arguments, start_run
+from hallmark.flows.run_order import assign_run_number
+from hallmark.flows.run_recording import generate_flow_run_name, start_run
+from hallmark.flows.run_request import RunRequest
 from hallmark.flows.runs import Run, find_artifact, open_run, read_all_runs
 from hallmark.tasks.contract import HallmarkError, Session, Store, UsageError, open_session
 from hallmark.tasks.training.pack import PackConfig, pack
 from hallmark.tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from tests.run_requests import resolve
 from tests.tasks.contract.stages import DropConfig, MakeConfig, drop, make
 from tests.tasks.corpora import given
 
@@ -35,9 +38,9 @@ def store(tmp_path):
         raw = make(MakeConfig(documents=100))
         made = {"make": raw, "drop": drop(raw, DropConfig())}
     record = dict.fromkeys(
-        ("checkpoint", "config_file", "ended", "error", "platform", "python", "started")
+        ("checkpoint", "ended", "error", "platform", "python", "request", "started")
     )
-    record |= {"run": "a", "flow": "pipeline", "config_name": "x", "config": {}, "overrides": []}
+    record |= {"run": "a", "flow": "pipeline", "config_name": "x", "config": {}}
     record |= {"status": "completed", "host": "h", "pid": 1}
     record["stages"] = [
         {
@@ -65,8 +68,6 @@ def damaged(store, **changes):
         {"stages": None},
         {"stages": [1]},
         {"stages": [{"label": "make"}]},
-        {"overrides": 5},
-        {"experiment_arm": 5},
         {"config": None},
         {"flow": []},
         {"started": {}},
@@ -74,11 +75,7 @@ def damaged(store, **changes):
         {"run": "../b"},
         {"pid": -1},
         {"pid": 10**30},
-        {"overrides": [1]},
-        {"last_stage": 7},
         {"unredacted_sites": 7},
-        {"audits": 5},
-        {"audits": [1]},
         {"findings": [[]]},
         {"seeds": "3"},
         {"arms": []},
@@ -139,7 +136,7 @@ def test_a_config_path_with_dots_is_not_read(store, tmp_path, monkeypatch, file)
     (tmp_path / "my.toml").write_text("secret = 'told'")
     monkeypatch.chdir(tmp_path / "here")
     run = open_run("a", store)
-    run.record["config_file"] = file
+    run.record["request"] = {"format": 1, "flow": "pipeline", "config": file}
     problem = build_status_report(run)["config_problem"]
     assert file in problem and "told" not in problem and "secret" not in problem
 
@@ -150,8 +147,8 @@ def test_a_run_records_the_absolute_path_of_its_config(tmp_path, monkeypatch):
     monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "store"))
     source = '[[ingest.sources]]\nkind = "text"\nname = "s"\npath = "x"\n'
     (tmp_path / "my.toml").write_text(f'name = "my"\n{source}')
-    assert resolve_flow_arguments("../my.toml", []).config_file == str(tmp_path / "my.toml")
-    assert resolve_flow_arguments("smoke", []).config_file == "smoke"
+    assert resolve("../my.toml", []).config_file == str(tmp_path / "my.toml")
+    assert resolve("smoke", []).config_file == "smoke"
 
 
 def test_the_newest_run_with_a_stage_skips_damaged_runs(store, caplog):
@@ -162,6 +159,7 @@ def test_the_newest_run_with_a_stage_skips_damaged_runs(store, caplog):
 
 @pytest.mark.parametrize("data", [b"", b'{"run": "b", "fl', b"{}", b"[1]", b"\xff", None])
 def test_a_damaged_run_is_reported_and_hides_no_other(store, data):
+    assign_run_number(store, "b")
     if data is None:
         (store.root_folder / "runs" / "b").mkdir()
     else:
@@ -234,21 +232,22 @@ def test_a_damaged_table_is_named_when_it_is_searched(session):
         trace_document(run, doc_id.hex())
 
 
-def test_a_manifest_without_its_fingerprint_parts_is_stale(store):
+def test_a_manifest_without_its_fingerprint_parts_is_damaged(store):
     run = open_run("a", store)
     path = store.root_folder / run["make"].folder / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"parts": {}}))
     made = build_status_report(run)["stages"][0]
-    assert made["tables"]["documents"] > 0
-    assert any(reason.startswith("code: ") for reason in made["stale_reasons"])
+    (reason,) = made["stale_reasons"]
+    assert "is incomplete or invalid (parts.config: field required); remove" in reason
 
 
 def test_the_record_names_the_checkpoint_before_the_first_stage(tmp_path):
     """So a kill during the first stage does not lose the command of the run."""
-    with start_run("pipeline", "smoke", store=str(tmp_path)) as run:
-        run.update_record(checkpoint="one@7", audits=["bias"])
+    request = RunRequest(flow="pipeline", config="smoke", store=str(tmp_path), audits=("bias",))
+    with start_run(request) as run:
+        run.update_record(checkpoint="one@7")
         record = open_run(run.id, run.store).record
-        assert (record["checkpoint"], record["audits"]) == ("one@7", ["bias"])
+        assert (record["checkpoint"], record["request"]["audits"]) == ("one@7", ["bias"])
         assert record["status"] == run.record["status"] == "running"
 
 
@@ -273,7 +272,8 @@ def test_status_of_a_proof_that_was_killed_early(store):
 
 def test_an_arm_of_an_experiment_is_continued_by_its_command(store):
     """As a run of its own, it would become the latest."""
-    changes = {"status": "failed", "experiment_arm": "control arm of mitigate"}
+    request = RunRequest(flow="pipeline", experiment_arm="control arm of mitigate")
+    changes = {"status": "failed", "request": request.to_record()}
     store.put("runs/b/run.json", damaged(store, **changes))
     report = build_status_report(open_run("b", store)) | {"config_problem": None}
     assert render_status(report).splitlines()[-1] == (
@@ -283,7 +283,8 @@ def test_an_arm_of_an_experiment_is_continued_by_its_command(store):
 
 def test_a_run_has_ended_even_if_no_server_is_told(tmp_path, caplog):
     def flow(fails, config="smoke"):
-        with start_run("pipeline", config, [], store=str(tmp_path / "store")):
+        store = str(tmp_path / "store")
+        with start_run(RunRequest(flow="pipeline", config=config, store=store)):
             if fails:
                 raise HallmarkError("stage ingest: nothing to read")
         raise ConnectionError("refused")
@@ -291,8 +292,8 @@ def test_a_run_has_ended_even_if_no_server_is_told(tmp_path, caplog):
     done = call_flow_and_get_run(lambda: flow(fails=False))
     assert open_run("latest", done.store).status == done.status == "completed"
     assert (
-        f"run {done.id} is completed in the store, but Prefect was not told, and may show it as "
-        "Running or Failed: refused" in caplog.text
+        f"run {done.id} is recorded as completed in the store, but Prefect was not notified and "
+        "may show it as Running or Failed: refused" in caplog.text
     )
     with pytest.raises(HallmarkError, match="nothing to read"):
         call_flow_and_get_run(lambda: flow(fails=True))
@@ -304,9 +305,7 @@ def test_an_external_model_is_not_called_the_demo(tmp_path, monkeypatch):
     monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "store"))
     (tmp_path / "gpt2").mkdir()
     (tmp_path / "gpt2" / "config.json").write_text("{}")
-    settings, file, _ = resolve_flow_arguments(
-        None, ["audit_bias.seed=3"], checkpoint=str(tmp_path / "gpt2")
-    )
+    settings, file, _ = resolve(None, ["audit_bias.seed=3"], checkpoint=str(tmp_path / "gpt2"))
     card = settings.model_card
     assert (settings.name, card.title, file) == ("audit", "Audit of gpt2", None)
     assert (card.intended_use, card.out_of_scope, settings.datasheet.motivation) == (None,) * 3

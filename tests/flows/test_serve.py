@@ -27,11 +27,12 @@ pytestmark = pytest.mark.slow
 api = httpx.Client()
 
 
-def wait_for(what, condition, process, seconds=120):
-    """Wait for a value of the condition; fail if the process ends before."""
+def wait_for(what, condition, process=None, seconds=120):
+    """Wait for a value of the condition; fail if a process, if one is given, ends before."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        assert process.poll() is None, f"the process ended while waiting for {what}"
+        has_ended = process is not None and process.poll() is not None
+        assert not has_ended, f"the process ended while waiting for {what}"
         with contextlib.suppress(httpx.HTTPError):
             if value := condition():
                 return value
@@ -129,9 +130,17 @@ def test_the_pipeline_and_an_audit_run_as_deployments(apart, prefect_server, tmp
             url = f"{server}/deployments/{registered[name]['id']}/create_flow_run"
             return created(url, {"parameters": registered[name]["parameters"] | given}, serve)
 
+        form = registered["smoke"]["parameter_openapi_schema"]["properties"]
+        assert form["until"]["title"] == "Last stage" and form["until"]["description"]
+        url = f"{server}/deployments/{registered['smoke']['id']}/create_flow_run"
+        for wrong in ({"until": "pak"}, {"audits": ["taste"]}, {"overrides": ["steps"]}):
+            refused = api.post(url, json={"parameters": wrong})
+            [name] = wrong
+            assert refused.status_code == 409 and f"field '{name}" in refused.text, refused.text
+
         runs = {
             "smoke": begun("smoke"),
-            "on-demand": begun("on-demand", checkpoint="latest@0", only=["bias"]),
+            "on-demand": begun("on-demand", checkpoint="latest@0", audits=["bias"]),
         }
         for name, run in runs.items():
 
@@ -239,7 +248,7 @@ def test_an_unknown_audit_fails_with_its_sentence(server, monkeypatch, tmp_path)
     monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("PREFECT_API_URL", server)
     refresh_global_settings_context()
-    state = audit(checkpoint="latest@0", only=["taste"], return_state=True)
+    state = audit(checkpoint="latest@0", audits=["taste"], return_state=True)
     message = api.get(f"{server}/flow_runs/{state.state_details.flow_run_id}").json()["state"]
     assert message["type"] == "FAILED" and "there is no audit 'taste'" in message["message"]
     with pytest.raises(UsageError, match="choose from capability, "):
@@ -251,6 +260,35 @@ def test_serve_explains_how_to_start_a_server(smoke, monkeypatch):
     done = smoke("serve", "smoke", code=1)
     assert "no Prefect server answers" in done.stderr
     assert "prefect server start" in done.stderr
+
+
+def test_the_metrics_of_served_deployments_count_their_flow_runs(prefect_server, tmp_path):
+    env = {
+        **os.environ,
+        "PREFECT_API_URL": prefect_server,
+        "PREFECT_HOME": str(tmp_path / "prefect"),
+    }
+    command = [sys.executable, "-m", "hallmark.flows.cli", "serve", "smoke"]
+    options = ["--store", str(tmp_path / "store"), "--metrics-port", "0"]
+    log_path = tmp_path / "serve.log"
+    with log_path.open("w") as log:
+        serve = subprocess.Popen([*command, *options], env=env, stdout=log, stderr=log)
+    try:
+        pattern = r"metrics for Prometheus: (http://127\.0\.0\.1:\d+/metrics)\n"
+        address = wait_for("the address", lambda: re.search(pattern, log_path.read_text()), serve)[
+            1
+        ]
+        counts = wait_for("flow runs", lambda: read_flow_runs(address), serve)
+        assert counts == {"scheduled": 0.0, "pending": 0.0, "running": 0.0}
+    finally:
+        serve.terminate()
+        serve.wait(timeout=60)
+
+
+def read_flow_runs(address):
+    """Read the numbers of flow runs by state from an endpoint for Prometheus."""
+    lines = re.findall(r'hallmark_flow_runs\{state="(\w+)"\} (\S+)', api.get(address).text)
+    return {state: float(count) for state, count in lines}
 
 
 @pytest.fixture
@@ -304,7 +342,7 @@ def test_a_request_is_confined_to_the_roots(served):
     overrides = [
         "ingest.sources.0.path=/etc/passwd",
         "ingest.sources.0.path=link/notes",
-        f"tensorboard={outside}/events",
+        f"reporters.tensorboard.folder={outside}/events",
     ]
     refused = [({"overrides": [each]}, each.partition("=")[0]) for each in overrides]
     refused += [({"store": f"{outside}/store"}, "store"), ({"start": "link/notes"}, "start")]
@@ -326,7 +364,7 @@ def test_wrong_parameters_fail_with_their_sentence(served):
     home, _, request = served
     wrong = [
         ({"untill": "ingest"}, "the flow pipeline has no parameter 'untill' (did you mean until?)"),
-        ({"only": "bias"}, "the parameters of the flow pipeline: only: "),
+        ({"audits": "bias"}, "the parameters of the flow pipeline: audits: "),
     ]
     for parameters, output in wrong:
         state = request(**parameters)

@@ -143,7 +143,7 @@ def test_a_key_is_shown_alone(key, line):
 def test_an_unknown_key_is_refused_with_the_root_keys():
     with pytest.raises(
         UsageError,
-        match=r"no section or key 'erlier' .*; .* outside all sections \(name, store, workers",
+        match=r"no section or key 'erlier' .*; .* outside all sections are name, store, workers",
     ):
         list_settings("erlier")
 

@@ -7,6 +7,7 @@ import pytest
 
 import hallmark.flows.site
 from hallmark.flows.run_recording import start_run
+from hallmark.flows.run_request import RunRequest
 from hallmark.flows.site import (
     build_store_site,
     replace_site_folder,
@@ -119,12 +120,12 @@ def test_a_failed_site_does_not_fail_the_run(tmp_path, caplog):
     """As on a server: without the command line."""
     store = Store(tmp_path / "store")
     (tmp_path / "store" / "site").write_text("in the way")
-    with start_run("pipeline", "smoke", [], store=store.uri) as run:
+    with start_run(RunRequest(flow="pipeline", config="smoke", store=store.uri)) as run:
         pass
     assert run.record["status"] == "completed" and run.site_index is None
     assert "the site could not be built" in caplog.text and "hallmark export-site" in caplog.text
     (tmp_path / "store" / "site").unlink()
-    with start_run("pipeline", "smoke", [], store=store.uri) as second:
+    with start_run(RunRequest(flow="pipeline", config="smoke", store=store.uri)) as second:
         pass
     assert second.site_index is not None and second.id in second.site_index.read_text()
     assert (second.site_index.parent / "runs" / run.id / "index.html").exists()

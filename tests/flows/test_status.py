@@ -33,7 +33,7 @@ def test_nothing_is_stale_after_a_run(run):
 
 
 def test_a_changed_setting_is_named_and_later_stages_may_change(run):
-    run.record["overrides"] = ["audit_bias.seed=5"]
+    run.record["request"]["overrides"] = ["audit_bias.seed=5"]
     report = build_status_report(run)
     reasons = stale(report)
     assert reasons["bias_build_requests"] == ["config: seed"]  # it runs with the same settings
@@ -52,7 +52,7 @@ def test_a_changed_setting_is_named_and_later_stages_may_change(run):
 
 
 def test_steps_of_audits_are_compared_with_shared_settings(run, monkeypatch):
-    run.record["overrides"] = [
+    run.record["request"]["overrides"] = [
         "trace.min_span_tokens=2",
         "score.additional_scorers=[{kind='words', path='moods.csv'}]",
     ]
@@ -130,24 +130,31 @@ def test_the_command_names_the_store_if_the_default_differs(run, monkeypatch):
     assert not build_status_report(run)["store_must_be_named"]
     monkeypatch.delenv("HALLMARK_STORE")
     assert build_status_report(run)["store_must_be_named"]
-    run.record["overrides"] = [f"store={run.store.uri}"]
+    run.record["request"]["overrides"] = [f"store={run.store.uri}"]
     assert not build_status_report(run)["store_must_be_named"]
 
 
 def test_the_next_step_is_the_command_of_the_run(run, smoke):
-    run.record |= {"config_file": "my file.toml", "overrides": ["audit_bias.seed=5"]}
+    run.record["request"] |= {"config": "my file.toml", "overrides": ["audit_bias.seed=5"]}
     report = build_status_report(run)
     assert "my file.toml" in report["config_problem"] and "is stale" not in render_status(report)
-    report |= {"config_problem": None, "checkpoint": "latest@0", "last_stage": "pretrain"}
+    report |= {"config_problem": None, "checkpoint": "latest@0"}
+    report["request"] |= {"start": "latest@0", "until": "pretrain", "hash_sources": True}
     report["stages"][0]["stale_reasons"] = ["code: tasks.text"]
     assert render_status(report).splitlines()[-1] == (
         "run stale stages again with: hallmark run 'my file.toml' --set audit_bias.seed=5 "
-        "--until pretrain --start-checkpoint latest@0"
+        "--until pretrain --start-checkpoint latest@0 --hash-sources"
     )
-    report["audits"] = [name for name in ALL_AUDITS if name != "capability"]
+    report["request"]["audits"] = [name for name in ALL_AUDITS if name != "capability"]
     assert "hallmark run 'my file.toml' --skip capability --set" in render_status(report)
-    report |= {"flow": "audit", "last_stage": None, "overrides": [], "audits": ["bias", "toxicity"]}
-    command = "hallmark audit latest@0 --only bias,toxicity --config 'my file.toml'"
+    report["request"] = {
+        "format": 1,
+        "flow": "audit",
+        "checkpoint": "latest",
+        "config": "my file.toml",
+        "audits": ["toxicity", "bias"],
+    }
+    command = "hallmark audit latest@0 --only toxicity,bias --config 'my file.toml'"
     assert render_status(report).endswith(f"again with: {command}")
     report |= {"store_must_be_named": True}
     assert render_status(report).endswith(f"{command} --store {smoke.store}")

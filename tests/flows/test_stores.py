@@ -9,11 +9,12 @@ from hallmark.flows.document_purge import clear_rendered_pages, remove_unfinishe
 from hallmark.flows.forecast.run_forecast import forecast_run
 from hallmark.flows.mitigation import get_removal_list_folder, write_document_id_list
 from hallmark.flows.pipeline import audit
-from hallmark.flows.run_recording import record_run, resolve_flow_arguments
+from hallmark.flows.run_recording import record_run
 from hallmark.flows.runs import is_same_store, open_run, open_store, read_all_runs
 from hallmark.flows.site import build_store_site
 from hallmark.flows.unredacted_site import write_unredacted_site
 from hallmark.tasks.contract import UsageError
+from tests.run_requests import resolve
 
 CONFIG = """
 name = "my"
@@ -51,7 +52,7 @@ def place(tmp_path, monkeypatch):
     ],
 )
 def test_a_flow_uses_the_named_or_configured_store(place, arguments, store):
-    settled = resolve_flow_arguments(**({"overrides": []} | arguments))
+    settled = resolve(**({"overrides": []} | arguments))
     assert settled.store.root_folder == place / store
     assert {p.name for p in place.iterdir() if p.is_dir()} - {"gpt2"} == {store}
 
@@ -59,12 +60,12 @@ def test_a_flow_uses_the_named_or_configured_store(place, arguments, store):
 def test_a_checkpoint_is_looked_up_in_the_store_of_the_config(place):
     for named in ({"checkpoint": "latest"}, {"start": "latest"}):
         with pytest.raises(UsageError, match=f"no store at {place / 'mine'}, which does not exist"):
-            resolve_flow_arguments("my.toml", [], **named)
+            resolve("my.toml", [], **named)
         assert not (place / "mine").exists()
     (place / "mine").mkdir()
     for named in ({"checkpoint": "latest"}, {"start": "latest"}):
         with pytest.raises(UsageError, match="has trained a model yet"):
-            resolve_flow_arguments("my.toml", [], **named)
+            resolve("my.toml", [], **named)
     assert not (place / "usual").exists()
 
 
@@ -98,21 +99,21 @@ def test_different_names_of_one_store_are_recognized(place):
 
 
 def test_an_unknown_audit_is_refused_as_on_the_command_line(place):
-    for only, words in ((["taste", "bias"], "there is no audit 'taste'"), ([], "none is named")):
-        with pytest.raises(UsageError, match=f"only .*{words}; choose from capability, "):
-            audit.fn(checkpoint="gpt2", only=only)
+    for audits, words in ((["taste", "bias"], "there is no audit 'taste'"), ([], "none is named")):
+        with pytest.raises(UsageError, match=f"audits .*{words}; choose from capability, "):
+            audit.fn(checkpoint="gpt2", audits=audits)
     assert not (place / "usual").exists()
 
 
 def test_a_layer_that_the_model_will_lack_is_refused_early(place):
     for layer in (5, -5):
         with pytest.raises(UsageError, match=f"audit_weat.layer is {layer}, but .* from 1 to 4, "):
-            resolve_flow_arguments("my.toml", [f"audit_weat.layer={layer}"])
+            resolve("my.toml", [f"audit_weat.layer={layer}"])
         with pytest.raises(UsageError, match=f"audit_weat.layer is {layer}, but .* from 1 to 4, "):
             forecast_run("my.toml", [f"audit_weat.layer={layer}"])
-    resolve_flow_arguments("my.toml", ["audit_weat.layer=-4"])
+    resolve("my.toml", ["audit_weat.layer=-4"])
     # For an external model, its own depth counts.
-    resolve_flow_arguments(None, ["audit_weat.layer=12"], checkpoint="gpt2")
+    resolve(None, ["audit_weat.layer=12"], checkpoint="gpt2")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_a_layer_that_the_model_will_lack_is_refused_early(place):
 )
 def test_a_missing_earlier_corpus_is_refused(place, earlier, expected):
     with pytest.raises(UsageError, match=f"^earlier_run '{earlier}': .*{expected}") as error:
-        resolve_flow_arguments("my.toml", [f"earlier_run='{earlier}'"])
+        resolve("my.toml", [f"earlier_run='{earlier}'"])
     assert str(error.value).endswith(
         "; to build a first corpus, remove earlier_run from the config"
     )
@@ -147,7 +148,7 @@ def test_pages_and_lists_are_written_only_to_the_store_or_its_cache(place, kind,
             uri = f"s3://hallmark/{place.name}"
             patch.setenv("XDG_CACHE_HOME", str(cache))
         store = open_store(uri)
-        with record_run("corpus", resolve_flow_arguments("my.toml", [], store=uri).config, store):
+        with record_run("corpus", resolve("my.toml", [], store=uri).config, store):
             pass
         before = {path.name for path in place.iterdir()}
         local = (

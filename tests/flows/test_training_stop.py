@@ -96,9 +96,9 @@ def test_a_failed_rule_stops_the_training_at_the_next_step(kind, tmp_path, bucke
         train_and_audit(store, audit)
     assert auditor.steps == []
     assert str(error.value) == (
-        "stage pretrain: the training was stopped because its checkpoint of step 20 failed the "
+        "stage pretrain: training was stopped because its checkpoint of step 20 failed the "
         f"rule fair of the policy in the audit run {STOP['audit_run']}; its checkpoints remain in "
-        "the store, and the same command continues the training"
+        "the store; to continue training, run the same command again"
     )
     run = open_run("latest", store)
     assert (run.record["status"], run.record["error"]) == ("failed", str(error.value))
@@ -165,8 +165,8 @@ def test_a_damaged_request_stops_the_training_with_a_sentence(store, request_byt
     assert parse_training_stop(request_bytes) is None
     store.put(format_stop_key("r"), request_bytes)
     assert TrainingStopReader(store, "r").find_stop_reason() == (
-        f"the training was stopped by {store.uri}/runs/r/stop.json, but this file is damaged; "
-        "find out who wrote it; the same command continues the training"
+        f"training was stopped because the file {store.uri}/runs/r/stop.json requests it, but this "
+        "file is damaged; find out who wrote it; to continue training, run the same command again"
     )
 
 

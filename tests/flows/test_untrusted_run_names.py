@@ -12,8 +12,6 @@ RECORD = {
     "run": "r1",
     "flow": "pipeline",
     "config_name": "demo",
-    "config_file": None,
-    "overrides": [],
     "config": {},
     "checkpoint": None,
     "status": "completed",

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +19,7 @@ from fastapi.testclient import TestClient
 
 from hallmark.flows.application.application import create_application, prepare_pages
 from hallmark.flows.application.card_pages import CASES_PER_PAGE, CardPages
+from hallmark.flows.application.requests import SECURITY_HEADERS
 from hallmark.flows.application.store_reader import RecentValues, StoreReader
 from hallmark.flows.commands.view import bind_port
 from hallmark.flows.runs import open_run, open_store
@@ -123,16 +125,23 @@ def write_record(store, run, **changes):
 
 def test_texts_of_a_run_are_redacted_wherever_they_are_shown_and_searched(damaged, run):
     address = "jane.roe@example.org"
-    names = ("flow", "config_name", "status", "started", "ended", "error", "checkpoint")
+    names = ("config_name", "status", "started", "ended", "error", "checkpoint")
     write_record(damaged, run, **{name: f"<{address} {name}>" for name in names})
     client = start(damaged)
-    for path in ("/", f"/runs/{run.id}/", f"/runs/{run.id}/progress", "/compare", "/trace"):
+    paths = ("/", f"/runs/{run.id}/", f"/runs/{run.id}/progress", "/compare", "/trace")
+    for path in paths:
         page = client.get(path)
         assert page.status_code == 200 and "example.org" not in page.text, path
         assert "<[email" not in page.text, path
-    assert client.get("/").text.count("[email masked]") == 4
+    assert client.get("/").text.count("[email masked]") == 3
     assert run.id not in client.get("/?search=jane").text
-    assert run.id in client.get("/?search=[email+masked]+flow").text
+    assert run.id in client.get("/?search=[email+masked]+config_name").text
+    write_record(damaged, run, flow=f"<{address} flow>")  # not that of the request
+    for path in paths:
+        page = client.get(path)
+        assert (page.status_code == 200) == ("/runs/" not in path), path
+        assert "example.org" not in page.text and "<[email" not in page.text, path
+    assert "it asks for the flow pipeline, not " in client.get("/").text
 
 
 def test_the_page_of_a_run_says_why_it_is_interrupted(damaged, run):
@@ -210,6 +219,10 @@ def test_pages_that_do_not_exist_say_so(client, run, card):
     ):
         assert client.get(path).status_code == 404, path
     assert_one_sentence(client.get("/runs/20991231-/"), 404, "has no run named &#39;20991231-&#39;")
+    # A stage that is no card has no page to redirect to.
+    response = client.get(f"/runs/{run.id}/ingest/", follow_redirects=False)
+    assert_one_sentence(response, 404, "has no card &#39;ingest&#39;; its cards: ")
+    assert client.get(card, follow_redirects=False).status_code == 307
 
 
 @pytest.mark.parametrize(
@@ -497,7 +510,9 @@ def test_a_card_without_the_digests_of_its_inputs_is_named(damaged, run, card, p
     manifest = json.loads(manifest_file.read_text())
     manifest_file.write_text(json.dumps(manifest | {"parts": parts}))
     response = start(damaged).get(f"{card}reviews/")
-    assert_one_sentence(response, 500, f"(?i){name} is damaged: its manifest.json contradicts")
+    assert_one_sentence(
+        response, 500, f"(?i){name} is damaged: its manifest.json in .* is incomplete or invalid"
+    )
 
 
 @pytest.mark.parametrize("name", ["../../../../etc/passwd", "/etc/passwd"])
@@ -669,6 +684,28 @@ def test_a_review_is_composed_signed_and_stored(reviewing, apart, run, reviewers
     assert_one_sentence(reviewing.get(statement_path), 404, "is not waiting for a signature")
 
 
+def test_reviews_of_strangers_are_counted_and_limited_on_the_page(
+    reviewing, apart, run, reviewers, monkeypatch
+):
+    path = f"/runs/{run.id}/datasheet/reviews/"
+    for _ in range(3):
+        statement_path = compose(reviewing, path).headers["location"].partition("#")[0]
+        page = reviewing.get(statement_path).text
+        statement = reviewing.get(statement_path + re.search(r"review-\w+\.json", page)[0]).content
+        signature = reviewers.sign("eve", statement).decode()
+        reviewing.post(statement_path, data={"signature": signature}, headers=SAME_ORIGIN)
+    page = reviewing.get(path).text
+    assert "Signatures not verified: 3 of 3.</strong> The file of allowed signers does not" in page
+    assert "approves nothing" in page and "Not shown" not in page
+    monkeypatch.setattr("hallmark.flows.application.review_pages.MAX_UNVERIFIED_REVIEWS", 1)
+    page = reviewing.get(path).text
+    assert page.count('<article class="review">') == 1
+    assert "Not shown: 2 reviews without a verified signature." in page
+    page = start(apart.store).get(path).text
+    assert "Signatures not verified: 3 of 3.</strong> No file of allowed signers was" in page
+    assert "<code>--allowed-signers</code>" in page
+
+
 def test_a_missing_file_of_allowed_signers_is_named(apart, run, reviewers, tmp_path):
     signer_files = reviewers.files(tmp_path, "ada")
     client, path = start(apart.store, signer_files), f"/runs/{run.id}/model_card/reviews/"
@@ -715,24 +752,47 @@ def test_a_statement_about_changed_evidence_is_refused(damaged, reviewers, run):
 # The command ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def started_application(apart):
-    """Start the command as a user does; return its process and its port."""
+@contextmanager
+def start_command(store):
+    """Start the command as a user does; yield its process and its port."""
     process = subprocess.Popen(
         [sys.executable, "-m", "hallmark.flows.cli", "view", "--port", "0"],
-        env={**os.environ, "HALLMARK_STORE": str(apart.store)},
+        env={**os.environ, "HALLMARK_STORE": str(store)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    port = int(re.search(r"127\.0\.0\.1:(\d+)/", process.stdout.readline())[1])
-    yield process, port
-    process.kill()
-    process.communicate()
+    try:
+        port = int(re.search(r"127\.0\.0\.1:(\d+)/", process.stdout.readline())[1])
+        yield process, port
+    finally:
+        process.kill()
+        process.communicate()
 
 
-def test_ctrl_c_ends_the_application_and_an_aborted_form_is_quiet(started_application):
+@pytest.fixture
+def started_application(apart):
+    with start_command(apart.store) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def module_application(apart):
+    """The port of the application, for tests that do not end it."""
+    with start_command(apart.store) as (_, port):
+        yield port
+
+
+def test_ctrl_c_ends_the_application_and_wrong_requests_are_quiet(started_application):
     process, port = started_application
+    upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    for request, status in (
+        (f"GET /static/view.js HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{upgrade}\r\n", 200),
+        ("this is no request\r\n\r\n", 400),
+    ):
+        with socket.create_connection(("127.0.0.1", port)) as other:
+            other.sendall(request.encode())
+            assert other.recv(100).startswith(f"HTTP/1.1 {status}".encode())
     with socket.create_connection(("127.0.0.1", port)) as aborted:
         aborted.sendall(
             f"POST /trace HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
@@ -749,6 +809,32 @@ def test_ctrl_c_ends_the_application_and_an_aborted_form_is_quiet(started_applic
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0 and errors == ""
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "this is no request\r\n\r\n",
+        "GET / HTTP/1.1\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: one\r\nHost: two\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: one\r\nbad header\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: one\r\nX: \x00\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: one\r\nContent-Length: -1\r\n\r\n",
+    ],
+)
+def test_answers_to_invalid_requests_have_the_security_headers(module_application, request_text):
+    with socket.create_connection(("127.0.0.1", module_application)) as connection:
+        connection.settimeout(60)
+        connection.sendall(request_text.encode())
+        answer = b""
+        while part := connection.recv(1 << 16):
+            answer += part
+    head, _, body = answer.decode().partition("\r\n\r\n")
+    status_line, *lines = head.split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    assert status_line == "HTTP/1.1 400 Bad Request" and body == "Invalid HTTP request received."
+    for name, value in SECURITY_HEADERS.items():
+        assert headers[name.lower()] == value.lower()
 
 
 def test_a_port_in_use_is_named(apart):

@@ -102,6 +102,29 @@ def evidence(browser, address, run):
     raise AssertionError("no evidence has more than one page of cases")
 
 
+@pytest.mark.parametrize("media", ["screen", "print"])
+def test_shared_text_is_marked_by_more_than_colour(open_page, run, media):
+    page = open_page("/")
+    page.emulate_media(media=media)
+    rows = f"{page.url}runs/{run.id}/model_card/rows"
+    for evidence_id in sorted(set(run["model_card"]["figures"].read()["evidence_id"].to_pylist())):
+        if evidence_id.startswith("audit-extraction--values--"):
+            page.goto(f"{rows}/{evidence_id}.html")
+            if page.locator("article.case mark").count():
+                break
+    case = page.locator("article.case", has=page.locator("mark")).first
+    texts = [side.locator("mark").first.inner_text() for side in case.locator(".sides > div").all()]
+    assert len(texts) == 2
+    for text in texts:
+        assert re.fullmatch(r"\s*\[shared:\s.+\]\s*", text, re.DOTALL)
+    style = "mark => [getComputedStyle(mark).textDecorationLine, getComputedStyle(mark).fontWeight]"
+    assert case.locator("mark").first.evaluate(style) == ["underline", "600"]
+    copied = case.locator(".sides").evaluate(
+        "sides => (getSelection().selectAllChildren(sides), getSelection().toString())"
+    )
+    assert copied.count("[shared:") == case.locator("mark:visible").count()
+
+
 def read_fact(page, name):
     """Return a value of each case of a page."""
     facts = page.locator("article.case > .facts > div", has=page.locator(f"dt:text-is('{name}')"))
@@ -248,3 +271,25 @@ def test_no_page_scrolls_sideways_on_a_telephone(open_page, paths):
             page = open_page(path, width=360)
             assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
             page.context.close()
+
+
+#: An A4 page without its margins, at 96 pixels per inch.
+PRINTED_WIDTH = 703
+
+
+def test_nothing_is_cut_off_in_print(open_page, run, paths):
+    findings = next(
+        evidence_id
+        for evidence_id in run["model_card"]["figures"].read()["evidence_id"].to_pylist()
+        if "--findings--" in evidence_id
+    )
+    paths = [
+        *(path for path in paths if path not in ("/nothing", paths[-1])),
+        f"/runs/{run.id}/datasheet/removal-rates.html",
+        f"/runs/{run.id}/model_card/rows/{findings}.html",
+    ]
+    for path in paths:
+        page = open_page(path, width=PRINTED_WIDTH)
+        page.emulate_media(media="print")
+        assert page.evaluate("document.documentElement.scrollWidth") <= PRINTED_WIDTH, path
+        page.context.close()

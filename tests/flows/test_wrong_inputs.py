@@ -64,7 +64,7 @@ WRONG_INPUTS = [
     (["run", "folder.toml"], "config folder.toml: the file cannot be read (Is a directory"),
     (["run", "nothing"], "there is no config 'nothing'"),
     (["run", "broken.toml"], "config broken.toml: the file is not valid TOML (Invalid value (at"),
-    (["run", "deep.toml"], "config deep.toml: the file is nested too deeply"),
+    (["run", "deep.toml"], "config deep.toml: the content is nested too deeply"),
     (
         ["run", "latin1.toml"],
         "config latin1.toml: the file is not UTF-8 text (invalid at byte 12); save it",
@@ -128,10 +128,21 @@ WRONG_INPUTS = [
         'did you mean {prompt_subset = "prompted", draw_count = "4"}?',
     ),
     # Stores, runs, documents and models
+    (["view", "--store", ""], "the name of the store is empty; specify a folder or a URI"),
+    (["runs", "--store="], "the name of the store is empty; specify a folder or a URI"),
+    (["run", "smoke", "--store", ""], "the name of the store is empty; specify a folder or a URI"),
+    (["pull", "latest", ""], "the name of the store is empty; specify a folder or a URI"),
+    (
+        ["run", "smoke", "--set", "store=''"],
+        "the name of the store is empty; specify a folder or a URI",
+    ),
     (["status", "--store", "plain"], "plain, which is not a folder; "),
     (["verify", "--store", "nothing/.."], " is not a store: it has other files, but neither"),
     (["runs", "--store", "nothing/.."], " is not a store: it has other files, but neither"),
-    (["view", "--store", "http://x.invalid/"], "the address 'http://x.invalid/' is not a store; "),
+    (
+        ["view", "--store", "http://x.invalid/"],
+        "'http://x.invalid/' is not the address of a store; ",
+    ),
     (["export-site"], "has no runs; start one with: hallmark run CONFIG"),
     (["status", "--store", "no/such"], "no/such, which does not exist; "),
     (["status", "--store", "s4://bucket/x"], "the store 's4://bucket/x' cannot be opened: "),

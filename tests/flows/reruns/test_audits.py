@@ -29,8 +29,8 @@ def test_an_earlier_checkpoint_is_audited_without_rebuilding_the_corpus(smoke):
     cell = dict(zip(head, newest, strict=True))
     assert report["run"] in cell["run"] and (cell["step"], cell["status"]) == (
         "0",
-        "completedNot judged No acceptance policy is configured; 15 of 17 audits gave no result; "
-        "2 of 17 gave no conclusion.9 of 13 stages computed",
+        "completed. Not judged. No acceptance policy is configured; 15 of 17 audits gave no "
+        "result; 2 of 17 gave no conclusion. 9 of 13 stages computed",
     )
     assert report["checkpoint"].endswith("@0") and not report["checkpoint"].startswith("latest")
     assert smoke.json("status", report["checkpoint"].removesuffix("@0"))["flow"] == "pipeline"
@@ -38,7 +38,7 @@ def test_an_earlier_checkpoint_is_audited_without_rebuilding_the_corpus(smoke):
     assert f"audit of {report['checkpoint']}" in output and "all stages are up to date" in output
     # With a setting on the command line; all others come from the run of the checkpoint.
     report = smoke.json("audit", "latest@0", "--only", "bias", "--set", "audit_bias.seed=11")
-    assert report["audits"] == ["bias"] and not any(
+    assert report["request"]["audits"] == ["bias"] and not any(
         stage["stale_reasons"] for stage in report["stages"]
     )
     again = smoke.json("audit", report["checkpoint"], "--only", "bias")

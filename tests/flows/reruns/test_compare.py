@@ -130,8 +130,13 @@ def test_the_page_of_two_runs_has_the_numbers_of_the_command(apart, both, tmp_pa
     done = apart("compare", f"{apart.first}@all", "--output", str(folder), code=2)
     assert "specify exactly two" in done.stderr
     (tmp_path / "file").write_text("")
-    done = apart("compare", *both, "--output", str(tmp_path / "file"), code=1)
-    assert len(done.stderr.strip().splitlines()) == 1
+    for folder, problem in (
+        (tmp_path / "file", "file is not a folder"),
+        (apart.store / "page", f"is inside of the store {apart.store}"),
+    ):
+        done = apart("compare", *both, "--output", str(folder), code=2)
+        assert f"{problem}; choose a new folder for the comparison" in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_a_damaged_table_ends_with_1_and_hides_no_other_audit(apart, both, tmp_path):

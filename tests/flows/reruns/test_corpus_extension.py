@@ -11,9 +11,9 @@ from hallmark import open_run
 from hallmark.flows.commands.purge import purge_document
 from hallmark.flows.commands.trace import trace_document
 from hallmark.flows.corpus_additions import open_corpus_documents, resolve_earlier_run_id
-from hallmark.flows.run_recording import resolve_flow_arguments
 from hallmark.tasks.contract import UsageError
 from tests.reports import pages
+from tests.run_requests import resolve
 
 pytestmark = pytest.mark.slow
 
@@ -158,15 +158,13 @@ def test_incompatible_additions_are_refused_before_anything_runs(smoke, grown, m
         ),
     ):
         with pytest.raises(UsageError, match=words):
-            resolve_flow_arguments(str(config), settings)
-    resolve_flow_arguments(
+            resolve(str(config), settings)
+    resolve(
         str(config), ['deduplicate.preferred_sources=["documentation"]']
     )  # a source of the earlier corpus
     message = smoke("run", str(config), "--set", "split.seed=4", "--dry-run", code=2).stderr
     assert "split.seed is 4" in message
-    to_itself = resolve_flow_arguments(str(config), []).config.model_copy(
-        update={"earlier_run": run.id}
-    )
+    to_itself = resolve(str(config), []).config.model_copy(update={"earlier_run": run.id})
     without = run.record | {"stages": run.record["stages"][:3]}
     monkeypatch.setattr(run.store, "get", lambda key: json.dumps(without).encode())
     with pytest.raises(UsageError, match="has no finished corpus"):

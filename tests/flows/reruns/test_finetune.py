@@ -11,9 +11,9 @@ from benchmarks import toy_language
 from hallmark import open_run
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint
 from hallmark.flows.commands.finetune import render_scores
-from hallmark.flows.run_recording import resolve_flow_arguments
 from hallmark.tasks.contract import UsageError
 from tests.reports import pages
+from tests.run_requests import resolve
 
 pytestmark = pytest.mark.slow
 
@@ -95,7 +95,7 @@ def test_the_site_links_the_card_whose_commands_run(smoke, tuned, monkeypatch, c
 
 
 def test_the_replay_of_a_fine_tuning_passes(smoke, tuned):
-    verdict = smoke.json("replay", tuned[1].id)
+    [verdict] = smoke.json("replay", tuned[1].id)["replays"]
     assert [row["label"] for row in verdict["stages"]] == STAGES
     assert [row["verdict"] for row in verdict["stages"]] == ["equal", "equal"]
 
@@ -105,9 +105,7 @@ def test_missing_settings_come_from_the_run_of_the_checkpoint(smoke, tuned):
     first = open_run(smoke.first, str(smoke.store))
     assert run.config.ingest == first.config.ingest
     assert run.config.name == "task" and run.config.finetune.train.steps == 6
-    settled = resolve_flow_arguments(
-        str(config), [], checkpoint=f"{smoke.first}@0", store=str(smoke.store)
-    )
+    settled = resolve(str(config), [], checkpoint=f"{smoke.first}@0", store=str(smoke.store))
     assert settled.config.pretrain == first.config.pretrain
 
 
@@ -146,4 +144,4 @@ def test_wrong_arguments_are_reported_before_anything_runs(smoke, tmp_path):
     done = smoke("finetune", "nowhere", "--config", str(config), code=2)
     assert "there is no checkpoint 'nowhere'" in done.stderr
     with pytest.raises(UsageError, match="fine-tuning has its own command: hallmark finetune"):
-        resolve_flow_arguments("smoke", [], "finetune", store=str(smoke.store))
+        resolve("smoke", [], "finetune", store=str(smoke.store))

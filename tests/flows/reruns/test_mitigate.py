@@ -193,15 +193,11 @@ def test_arms_read_relative_paths_from_the_folder_of_the_run_and_write_to_the_sa
     for name, stub in {
         "resolve_trained_checkpoint": lambda *_: ResolvedCheckpoint(None, source_run=run),
         "start_prefect_and_progress": lambda check: nullcontext(check()),
-        "call_flow_and_get_run": lambda flow: flow(),
+        "run_request": lambda request: begun.append((os.getcwd(), request.store)),
         "build_mitigation_report": lambda *_: {},
         "print_result": lambda *_: None,
     }.items():
         monkeypatch.setattr(f"hallmark.flows.commands.mitigate.{name}", stub)
-    monkeypatch.setattr(
-        "hallmark.flows.pipeline.pipeline",
-        lambda **more: begun.append((os.getcwd(), more["store"])),
-    )
     mitigate("x", toxicity_threshold=0.5, from_scratch=True, store="store")
     assert begun == [(str(folder), str(tmp_path / "store"))] * 2
 
@@ -217,12 +213,11 @@ def test_latest_means_the_run_before_the_arms(tmp_path, monkeypatch):
         "resolve_trained_checkpoint": lambda *_: SimpleNamespace(source_run=run, name="first@60"),
         "find_checkpoint_audits": lambda *_: trained[-1],
         "start_prefect_and_progress": lambda check: nullcontext(),
-        "call_flow_and_get_run": lambda flow: flow(),
+        "run_request": lambda request: trained.append("an arm"),
         "build_mitigation_report": lambda runs, start, findings: {"start": start},
         "print_result": lambda found, *_: shown.append(found["start"]),
     }.items():
         monkeypatch.setattr(f"hallmark.flows.commands.mitigate.{name}", stub)
-    monkeypatch.setattr("hallmark.flows.pipeline.pipeline", lambda **more: trained.append("an arm"))
     shown = []
     mitigate("latest", toxicity_threshold=0.5)
     assert shown == ["first"] and trained == ["first", "an arm", "an arm"]

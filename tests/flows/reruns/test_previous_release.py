@@ -68,7 +68,7 @@ def test_the_previous_run_is_pinned_and_its_differences_are_stored(apart, passed
 
 
 def run_options(run):
-    return [part for override in run.record["overrides"] for part in ("--set", override)]
+    return [part for override in run.request.overrides for part in ("--set", override)]
 
 
 def test_a_small_margin_is_not_met(apart, passed):

@@ -4,11 +4,11 @@ import pytest
 
 from hallmark import open_run
 from hallmark.flows.checkpoint_resolution import resolve_checkpoint, trace_training_history
-from hallmark.flows.run_recording import resolve_flow_arguments
 from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
 from hallmark.tasks.audits.probes.bias import read_bias_pairs
 from hallmark.tasks.contract import Store, UsageError
 from tests.flows.test_pipeline import SHARED, STAGES, made
+from tests.run_requests import resolve
 from tests.tasks.audits.audit_runs import write_bias_pairs
 
 pytestmark = pytest.mark.slow
@@ -75,11 +75,11 @@ def test_training_continues_from_a_checkpoint(smoke, monkeypatch):
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     for name, until, words in (
         ("nothing", None, "no checkpoint 'nothing'"),
-        ("", None, "is empty"),
+        ("", None, "start: must not be empty"),
         (start, "train_tokenizer", "uses the tokenizer of the checkpoint"),
     ):
         with pytest.raises(UsageError, match=words):
-            resolve_flow_arguments("smoke", [], until, start=name)
+            resolve("smoke", [], until, start=name)
 
 
 @pytest.mark.parametrize(
