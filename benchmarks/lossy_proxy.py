@@ -1,11 +1,16 @@
 """Lose, delay and repeat the replies of an object store, with a proxy between client and server.
 
-A request always reaches the server; only the reply fails, as it does when a load balancer gives up
-or a connection breaks. ``benchmarks.lost_replies`` and the tests of the store use this proxy.
+A request reaches the server; only the reply fails, as it does when a load balancer gives up or a
+connection breaks. The exception is the fault "expire": the request is refused as S3 refuses expired
+credentials. ``benchmarks.lost_replies`` and the tests of the store use this proxy.
+As a program it passes on all replies, until it is killed:
+
+    python -m benchmarks.lossy_proxy UPSTREAM PORT
 """
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import re
 import socket
@@ -19,12 +24,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-Fault = Literal["lost", "reset", "delay", "duplicate", "truncate"]
+Fault = Literal["lost", "reset", "delay", "duplicate", "truncate", "expire"]
 #: Operation and object type of a request.
 Kind = tuple[str, str]
 
 #: Seconds by which the fault "delay" delays a reply.
 DELAY = 0.2
+
+#: The body of S3's reply to a request with expired credentials.
+EXPIRED_REPLY = (
+    b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>ExpiredToken</Code>'
+    b"<Message>The provided token has expired.</Message><Token-0>session token</Token-0></Error>"
+)
 
 #: Headers that belong to one connection and are not passed on.
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "host", "expect"}
@@ -68,9 +79,12 @@ class LossyProxy:
         upstream: URL of the object store's server.
         choose_fault: Called with each request; the fault of its reply, None for none. May be
             replaced while the proxy runs.
+        port: The port of the proxy; 0 for any free one.
     """
 
-    def __init__(self, upstream: str, choose_fault: Callable[[Request], Fault | None]) -> None:
+    def __init__(
+        self, upstream: str, choose_fault: Callable[[Request], Fault | None], port: int = 0
+    ) -> None:
         self.upstream = urlsplit(upstream).netloc
         self.choose_fault = choose_fault
         self.requests: Counter[Kind] = Counter()
@@ -79,7 +93,7 @@ class LossyProxy:
         """Number of faults, by kind of request and fault."""
         self._attempts: Counter[tuple[str, str, bool]] = Counter()
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._define_handler())
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), self._define_handler())
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -120,7 +134,11 @@ class LossyProxy:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 conditional = "If-None-Match" in self.headers
                 fault = proxy.record_request(self.command, self.path, conditional=conditional)
-                reply = self.forward(body)
+                reply = (
+                    Reply(400, [("Content-Type", "application/xml")], EXPIRED_REPLY)
+                    if fault == "expire"
+                    else self.forward(body)
+                )
                 if fault == "duplicate":
                     reply = self.forward(body)
                 elif fault == "delay":
@@ -208,3 +226,17 @@ KEY_PATTERNS = {
 def classify_object(path: str) -> str:
     matches = (name for name, pattern in KEY_PATTERNS.items() if re.search(pattern, path))
     return next(matches, "other")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("upstream", help="URL of the object store's server")
+    parser.add_argument("port", type=int, help="port of the proxy on loopback")
+    options = parser.parse_args()
+    with LossyProxy(options.upstream, lambda request: None, options.port) as proxy:
+        print(proxy.url, flush=True)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

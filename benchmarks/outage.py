@@ -51,9 +51,7 @@ class PrefectServer:
 
     def __init__(self, home: Path) -> None:
         home.mkdir()
-        with socket.socket() as free_socket:
-            free_socket.bind(("127.0.0.1", 0))
-            self.port = free_socket.getsockname()[1]
+        self.port = find_free_port()
         self.url = f"http://127.0.0.1:{self.port}/api"
         self.env = {
             **os.environ,
@@ -94,6 +92,14 @@ class PrefectServer:
 
         wait_until(lambda: fetch_state() in FINAL_STATES, 30)
         return fetch_state()
+
+
+def find_free_port() -> int:
+    """Find a port on loopback that nobody uses."""
+    with socket.socket() as free_socket:
+        free_socket.bind(("127.0.0.1", 0))
+        port: int = free_socket.getsockname()[1]
+    return port
 
 
 @contextmanager
@@ -166,7 +172,7 @@ class TrainingRun:
         self.process.wait()
         seconds = time.monotonic() - self.start
         records = [json.loads(path.read_text()) for path in self.store.glob("runs/*/run.json")]
-        [record] = [record for record in records if not record.get("last_stage")]
+        [record] = [record for record in records if record["request"]["until"] is None]
         step_seconds = read_step_seconds(open_run(record["run"], str(self.store)))
         return RunReport(
             steps_per_second=len(step_seconds) / sum(step_seconds),
