@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hallmark.flows.runs import Run, open_run
+
+if TYPE_CHECKING:
+    from hallmark.flows.run_request import RunRequest
 
 
 def run(
@@ -32,13 +35,12 @@ def run(
     Returns:
         The run, with its tables and artifacts.
     """
-    return _call_flow(
-        "pipeline",
-        store,
-        {"config": config, "overrides": overrides, "until": until, "start": start},
-        only,
-        skip,
-    )
+    from hallmark.flows.audit_selection import select_audits
+    from hallmark.flows.run_request import RunRequest
+
+    parameters = {"config": config, "overrides": overrides, "until": until, "start": start}
+    parameters |= {"store": store, "audits": select_audits(only, skip)}
+    return _run(RunRequest.parse("pipeline", parameters))
 
 
 def audit(
@@ -64,24 +66,21 @@ def audit(
     Returns:
         The run, with its tables and artifacts.
     """
+    from hallmark.flows.audit_selection import select_audits
+    from hallmark.flows.checkpoint_resolution import check_corpus_known
+    from hallmark.flows.run_recording import resolve_request
+    from hallmark.flows.run_request import RunRequest
+
     parameters = {"checkpoint": checkpoint, "config": config, "overrides": overrides}
-    return _call_flow("audit", store, parameters, only, skip)
+    parameters |= {"store": store, "audits": select_audits(only, skip)}
+    request = RunRequest.parse("audit", parameters)
+    check_corpus_known(resolve_request(request).store, checkpoint, only)
+    return _run(request)
 
 
-def _call_flow(
-    name: str,
-    store: str | None,
-    parameters: dict[str, Any],
-    only: Sequence[str] | None,
-    skip: Sequence[str] | None,
-) -> Run:
-    from hallmark.flows.audit_selection import check_corpus_known, select_audits
+def _run(request: RunRequest) -> Run:
     from hallmark.flows.flow_registry import get_flow
-    from hallmark.flows.run_recording import resolve_flow_arguments
+    from hallmark.flows.run_recording import resolve_request
 
-    audit_names = select_audits(only, skip)
-    resolved = resolve_flow_arguments(**parameters, store=store)
-    if name == "audit":
-        check_corpus_known(resolved.store, parameters["checkpoint"], only)
-    run_id = get_flow(name)(**parameters, only=audit_names, store=store)
-    return open_run(run_id, resolved.store)
+    opened_store = resolve_request(request).store
+    return open_run(get_flow(request.flow)(**request.parameters), opened_store)

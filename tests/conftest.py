@@ -97,6 +97,8 @@ def server(shared):
         users.seek(0)
         if not (url := users.read()):
             started, here = True, LocalPrefectServer()
+            # A command that a test runs in this process does not take it for its own.
+            LocalPrefectServer.started = None
             atexit.register(fcntl.flock, users, fcntl.LOCK_EX)  # as soon as no other has its share
             here.wait_until_ready()
             url = here.url

@@ -85,7 +85,7 @@ def test_every_option_in_running_text_exists():
         if not name.startswith("-")
         for argument in app[name].assemble_argument_collection()
         for option in argument.names
-    } | {"--debug", "--help", "--version"}
+    } | {"--debug", "--log-format", "--help", "--version"}
     for path in PAGES:
         prose = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
         for code in re.findall(r"`([^`\n]+)`", prose):
