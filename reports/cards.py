@@ -259,9 +259,9 @@ def read_card(store: Store, card: Artifact) -> CardContent:
         labelled_inputs = kind.label_inputs(inputs).items()
         artifacts = {label: artifact for label, artifact in labelled_inputs if artifact is not None}
         book = FigureBook(artifacts, figures)
-        damaged_tables: dict[StageAndTable, bool] = {}
+        damaged_evidence: dict[str, str] = {}
         if not missing_inputs:
-            for evidence in _iterate_evidence(card, book, damaged_tables):
+            for evidence in _iterate_evidence(card, book, damaged_evidence):
                 book.evidence_by_id[evidence.id] = evidence
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise HallmarkError(
@@ -276,7 +276,7 @@ def read_card(store: Store, card: Artifact) -> CardContent:
         redactor,
         missing_inputs,
         answers,
-        has_damaged_rows=any(damaged_tables.values()),
+        damaged_evidence=damaged_evidence,
     )
 
 
@@ -310,7 +310,7 @@ def _read_creation_time(artifact: Artifact | None) -> datetime | None:
 
 
 def _iterate_evidence(
-    card: Artifact, book: FigureBook, damaged_tables: dict[StageAndTable, bool]
+    card: Artifact, book: FigureBook, damaged_evidence: dict[str, str]
 ) -> Iterator[Evidence]:
     """Yield the rows of figures that are in the store, with the digests that the card states.
 
@@ -319,8 +319,9 @@ def _iterate_evidence(
     Args:
         card: The card.
         book: Its figures.
-        damaged_tables: Receives which tables differ from their manifest.
+        damaged_evidence: Receives the ids of rows in damaged tables, with what is damaged.
     """
+    damages: dict[StageAndTable, str] = {}
     for row in card["evidence"].read().to_pylist():
         artifact, table = book.artifacts.get(row["stage"]), row["evidence_table"]
         if artifact is None or table not in {*artifact.tables, *artifact.manifest["files"]}:
@@ -330,9 +331,11 @@ def _iterate_evidence(
         if (artifact.content_digest, sha256) != (row["content_digest"], row["sha256"]):
             continue
         key = row["stage"], table
-        if key not in damaged_tables:
-            damaged_tables[key] = is_table and _is_damaged(artifact[table])
-        if not damaged_tables[key]:
+        if key not in damages:
+            damages[key] = _describe_damage(artifact[table]) if is_table else ""
+        if damages[key]:
+            damaged_evidence[row["id"]] = damages[key]
+        else:
             yield book.get_evidence(
                 row["stage"],
                 table,
@@ -342,19 +345,19 @@ def _iterate_evidence(
             )
 
 
-def _is_damaged(table: Table) -> bool:
-    """Return whether a file of a local table differs from its SHA-256 in the manifest.
+def _describe_damage(table: Table) -> str:
+    """Describe how a local table differs from its manifest; empty if it does not.
 
     From an object store, files are compared when they are fetched.
     """
     store = table.artifacts[0].location.store
     if store is not None and store.root_folder is None:
-        return False
+        return ""
     try:
         table.verify()
-    except HallmarkError:
-        return True
-    return False
+    except HallmarkError as error:
+        return str(error)
+    return ""
 
 
 def list_evidence_problems(store: Store, card: Artifact) -> list[str]:

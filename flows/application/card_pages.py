@@ -92,7 +92,9 @@ class CardPages:
         }
         if evidence is None:
             values["inputs"] = ", ".join(view.content.missing_inputs)
-            return HTMLResponse(render_view_page("view_rows_missing.html", **values), 404)
+            values["damage"] = redact(view.content.damaged_evidence.get(evidence_id, ""))
+            status = 500 if values["damage"] else 404
+            return HTMLResponse(render_view_page("view_rows_missing.html", **values), status)
         row_view = RowView(evidence, view.content.redactor)
         try:
             query = RowQuery.from_parameters(request.query_params.multi_items())

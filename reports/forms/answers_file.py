@@ -91,6 +91,11 @@ def read_answers_file(path: Path) -> dict[FormName, dict[str, str]]:
         UsageError: The file is missing or not valid TOML, names an unknown question, or has an
             answer that is empty or no text.
     """
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "not a regular file"
+        raise UsageError(
+            f"answers.file: {str(path)!r} is {kind}; specify the path to the file with the answers"
+        )
     if not path.is_file():
         raise UsageError(
             f"answers.file: there is no file {str(path)!r}{explain_relative_path(path)}; correct "

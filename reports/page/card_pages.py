@@ -117,7 +117,7 @@ def write_card_pages(
     ):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
-    return not content.has_damaged_rows and all(page.is_complete for page in evidence_pages)
+    return not content.damaged_evidence and all(page.is_complete for page in evidence_pages)
 
 
 def _redact(content: CardContent, section: Section | None = None) -> Document:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pyarrow as pa
@@ -110,7 +110,7 @@ class CardContent:
         redactor: Redacts what is shown.
         missing_inputs: Labels of inputs that are not in the store; no rows are shown then.
         answers: The answers to the questions of the card's form, if it has one.
-        has_damaged_rows: Whether a table with such rows differs from its manifest.
+        damaged_evidence: Why rows are not shown, by their id: a table differs from its manifest.
     """
 
     name: str
@@ -120,7 +120,7 @@ class CardContent:
     redactor: Redactor
     missing_inputs: tuple[str, ...] = ()
     answers: Sequence[AnswerRow] = ()
-    has_damaged_rows: bool = False
+    damaged_evidence: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_card_tables(content: CardContent, context: StageContext) -> None:

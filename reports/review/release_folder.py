@@ -146,6 +146,7 @@ def verify_release_folder(
     if verification.problems:  # nothing else can be said about other files
         return verification
     verification.has_own_signers = signer_files.allowed_signers is None
+    are_revoked_keys_own = signer_files.revoked_keys is None
     signer_files.check_readable()
     signer_files = SignerFiles(
         signer_files.allowed_signers or _find_own_file(folder, entries, ALLOWED_SIGNERS_NAME),
@@ -183,7 +184,13 @@ def verify_release_folder(
             problem = f"the tables of the {format_card_kind(kind)} cannot be read"
             verification.problems.append(f"{problem} ({get_short_error_line(error)})")
             continue
-        approval = judge_card(card, reviews, signer_files, now)
+        try:
+            approval = judge_card(card, reviews, signer_files, now)
+        except UsageError as error:
+            if are_revoked_keys_own:
+                verification.problems.append(str(error))
+                return verification
+            raise
         verification.approvals.append(approval)
         if kind == MODEL_CARD:
             verification.reviewed_runs = approval.list_reviewed_runs()

@@ -71,7 +71,7 @@ class SignerFiles:
         """Check that both files can be read and are not too long.
 
         Raises:
-            UsageError: One cannot or is, or the revoked keys are no list of keys.
+            UsageError: One cannot or is, or it is no list of signers or keys.
         """
         if self.allowed_signers is not None:
             _parse_allowed_signers(_read_signer_file(self.allowed_signers), self.allowed_signers)
@@ -121,8 +121,8 @@ def check_signatures(
     many forged ones, take little time.
 
     Raises:
-        UsageError: A file of signers or keys is missing or too long.
-        HallmarkError: ssh-keygen is missing or does not end, or it cannot read the revoked keys.
+        UsageError: A file of signers or keys is missing or too long, or cannot be understood.
+        HallmarkError: ssh-keygen is missing or does not end.
     """
     lines_by_key, revoked_keys = None, None
     if signer_files.allowed_signers is not None:
@@ -345,7 +345,7 @@ def _is_revoked(verify: Sequence[str], statement: bytes, revoked_keys: Path) -> 
     arguments = ("-vvv", *verify, "-r", os.path.abspath(revoked_keys))
     check = _run_ssh_keygen(arguments, statement)
     if check.returncode and b"sshkey_check_revoked: key is revoked" not in check.stderr.lower():
-        raise HallmarkError(
+        raise UsageError(
             f"{revoked_keys}: ssh-keygen cannot read this list of revoked keys; restore it from a "
             "backup"
         )
@@ -377,7 +377,7 @@ def _parse_allowed_signers(content: bytes, path: Path) -> dict[bytes, list[bytes
     """Return the lines of the allowed signers by the public keys in them.
 
     Raises:
-        UsageError: The file has more lines or names than it may have.
+        UsageError: The file has more lines or names than it may have, or a line without a key.
     """
     problem, lines_by_key = _group_lines_by_key(content)
     if problem:
@@ -399,10 +399,16 @@ def _group_lines_by_key(content: bytes) -> tuple[str, dict[bytes, list[bytes]]]:
         if names and names[0].count(b",") >= MAX_NAMES_PER_LINE:
             problem = f"line {number} has more than {MAX_NAMES_PER_LINE} names; list fewer names"
             return f"{problem} for this key", {}
+    if b"PRIVATE KEY-----" in content:
+        return "this is a private key; specify a list of allowed signers and their public keys", {}
     lines_by_key: dict[bytes, list[bytes]] = {}
-    for line in lines:
+    for number, line in enumerate(lines, 1):
         words = [] if line.startswith(b"#") else line.split()
-        for key in dict.fromkeys(key for word in words if (key := _decode_key(word))):
+        keys = dict.fromkeys(key for word in words if (key := _decode_key(word)))
+        if words and not keys:
+            problem = f"line {number} has no public key; a line names a signer and then a key, such"
+            return f"{problem} as: ana@example.org ssh-ed25519 AAAA...", {}
+        for key in keys:
             lines_by_key.setdefault(key, []).append(line)
     for key, lines_of_key in lines_by_key.items():
         if len(lines_of_key) > MAX_LINES_PER_KEY:

@@ -1,5 +1,7 @@
 """The answers of a person: from the file into the settings of the cards."""
 
+import os
+
 import pytest
 
 from hallmark.flows.config import load_config, read_answers
@@ -60,3 +62,11 @@ def test_a_number_that_is_too_large_is_a_sentence(tmp_path, number):
     answers_file.write_text(f"motivation_purpose = {number}\n")
     with pytest.raises(UsageError, match=r"TOML \(an integer has more than 64 bits\); correct it$"):
         read_answers_file(answers_file)
+
+
+def test_a_folder_or_pipe_is_not_called_missing(tmp_path):
+    with pytest.raises(UsageError, match="is a folder; specify the path"):
+        read_answers_file(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="is not a regular file; specify the path"):
+        read_answers_file(tmp_path / "pipe")

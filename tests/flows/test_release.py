@@ -877,8 +877,10 @@ def test_a_wrong_list_of_revoked_keys_in_a_release_is_a_problem(smoke, release):
     smoke("verify-release", str(release), "--revoked-keys", str(revoked_keys), code=2)
     revoked_keys.write_text("ssh-ed25519 AAAA broken\n")
     rewrite_manifest(release)
-    error = smoke("verify-release", str(release), code=1).stderr
-    assert "revoked_keys: ssh-keygen cannot read this list of revoked keys" in error
+    (problem,) = verify(smoke, release, code=1)["problems"]
+    assert "revoked_keys: ssh-keygen cannot read this list of revoked keys" in problem
+    error = smoke("verify-release", str(release), "--revoked-keys", str(revoked_keys), code=2)
+    assert "revoked_keys: ssh-keygen cannot read this list of revoked keys" in error.stderr
 
 
 def test_the_reviews_in_a_release_are_limited(smoke, release):

@@ -285,8 +285,15 @@ def test_wrong_signer_files_are_refused(tmp_path):
     junk.write_text("# comment\nnot a key\n")
     with pytest.raises(UsageError, match="neither a list of public keys"):
         SignerFiles(revoked_keys=junk).check_readable()
+    with pytest.raises(UsageError, match="line 2 has no public key"):
+        SignerFiles(junk).check_readable()
     junk.write_text("# nobody yet\n\n")
-    SignerFiles(revoked_keys=junk).check_readable()
+    SignerFiles(junk, junk).check_readable()
+
+
+def test_a_private_key_is_no_list_of_signers(reviewers, tmp_path):
+    with pytest.raises(UsageError, match="this is a private key; specify a list of allowed"):
+        SignerFiles(reviewers.folder / "ada").check_readable()
 
 
 @pytest.mark.parametrize("first", ['namespaces="git"', 'valid-before="20000101"', ""])
