@@ -355,8 +355,8 @@ def _describe_undetected_planted_text(risk: str, findings: Findings) -> str:
     if all(is_detected):
         return ""
     if any(is_detected):
-        return " No conclusion: the audits detect only part of this planted text."
-    return " No conclusion: the audits do not even detect this planted text."
+        return " Unknown, because the audits detect only part of this planted text."
+    return " Unknown, because the audits do not detect this planted text."
 
 
 def _describe_untested_capability(ranked_findings: Sequence[Finding], findings: Findings) -> str:
@@ -720,7 +720,17 @@ def describe_finding_conclusion(finding: Finding, findings: Findings) -> str:
             and _select_contradiction(headline, selected, findings) is not None
         ):
             return "no conclusion"
-    return describe_conclusion(finding.row)
+    conclusion = describe_conclusion(finding.row)
+    if _compares_with_baseline(finding.row):
+        return _COMPARED_CONCLUSIONS.get(conclusion, conclusion)
+    return conclusion
+
+
+#: What the conclusions are called where a baseline is what the model is compared with.
+_COMPARED_CONCLUSIONS = {
+    RISK_STATE_NAMES["found"]: RISK_STATE_NAMES["worse"],
+    RISK_STATE_NAMES["not found"]: RISK_STATE_NAMES["not worse"],
+}
 
 
 def _is_significant_variant(row: Mapping[str, Any]) -> bool:
@@ -743,9 +753,10 @@ def _describe_alternatives(
         return []
     tag, strongest = headline.alternatives_tag, alternatives[0]
     score = label_tag(tag, finding.row["slice"][tag])
-    chosen = f"; {score} was chosen in advance from {len(alternatives) + 1} scores"
+    score_count = len(alternatives) + 1
     if compute_effect(strongest.row) <= compute_effect(finding.row):
-        return [f"{chosen}, of which it is the strongest"]
+        return [f"; {score}, the strongest of {score_count} scores, was chosen in advance"]
+    chosen = f"; {score} was chosen in advance from {score_count} scores"
     if _select_contradiction(headline, finding, findings) is not None:
         return [chosen]  # the contradiction names it
     significance = "not significant"
@@ -754,9 +765,9 @@ def _describe_alternatives(
     elif _is_significant_variant(strongest.row):
         significance = "significant"
     return [
-        f"{chosen} (strongest, {significance}: ",
+        f"{chosen}; the strongest score gives ",
         ShortFigure(strongest.figure),
-        f"{_get_unit_suffix(strongest)})",
+        f"{_get_unit_suffix(strongest)} ({significance})",
     ]
 
 
@@ -769,7 +780,7 @@ def _describe_contradiction(
         return []
     tag = headline.alternatives_tag
     return [
-        " No conclusion: another score is significant "
+        " Unknown, because another score is significant "
         f"({label_tag(tag, contradiction.row['slice'][tag])}: ",
         ShortFigure(contradiction.figure),
         f"{_get_unit_suffix(contradiction)}, p (Holm) = "
@@ -917,14 +928,14 @@ def _describe_detection_counts(risk: str, findings: Findings) -> list[InlineElem
         if not detected:
             content += [f" Detectors find no {count.nothing} in ", place, "."]
             continue
-        content += [" Detected in ", place, ": "]
+        content.append(" Detectors find ")
         for finding in detected:
             content += [
                 f"{', ' if finding is not detected[0] else ''}{label_part(finding.row['slice'])} (",
                 ShortFigure(finding.figure),
                 ")",
             ]
-        content.append(f"; {count.limit}.")
+        content += [" in ", place, f"; {count.limit}."]
     return content
 
 

@@ -602,19 +602,21 @@ def score_row(score, value, **changes):
         ([], "to 0.5300, n = 9 documents); not "),
         (
             [score_row("min_k", 0.53), score_row("reference_ratio", None)],
-            "; loss was chosen in advance from 2 scores (strongest, not significant: 0.5300).",
+            "; loss was chosen in advance from 2 scores; the strongest score gives 0.5300 "
+            "(not significant).",
         ),
         (
             [score_row("min_k", 0.53, p=None)],
-            "; loss was chosen in advance from 2 scores (strongest, not tested: 0.5300).",
+            "; loss was chosen in advance from 2 scores; the strongest score gives 0.5300 "
+            "(not tested).",
         ),
         (
             [score_row("min_k", 0.2, p=1e-6)],  # significant, but in the harmless direction
-            "; loss was chosen in advance from 2 scores, of which it is the strongest.",
+            "; loss, the strongest of 2 scores, was chosen in advance.",
         ),
         (
             [score_row("min_k", 0.51)],
-            "; loss was chosen in advance from 2 scores, of which it is the strongest.",
+            "; loss, the strongest of 2 scores, was chosen in advance.",
         ),
         (
             [score_row("min_k", 0.9, tags={"kind": "passage", "score": "min_k"})],
@@ -637,9 +639,9 @@ def test_a_score_that_was_chosen_in_advance_stands_next_to_the_strongest(session
         (
             0.9,
             "unknown",
-            "; loss was chosen in advance from 3 scores. No conclusion: another score ",
+            "; loss was chosen in advance from 3 scores. Unknown, because another score ",
         ),
-        (1e-6, "found", " from 3 scores (strongest, significant: 0.7300)."),
+        (1e-6, "found", " from 3 scores; the strongest score gives 0.7300 (significant)."),
     ],
 )
 def test_no_conclusion_follows_if_a_score_that_was_not_chosen_is_significant(
@@ -656,7 +658,7 @@ def test_no_conclusion_follows_if_a_score_that_was_not_chosen_is_significant(
     brief = describe_audit_result("membership", findings, is_brief=True)
     assert said_state == result.state == brief.state == state
     reason = (
-        " No conclusion: another score is significant (least likely tokens (Min-K): 0.7300, "
+        " Unknown, because another score is significant (least likely tokens (Min-K): 0.7300, "
         "p (Holm) = 3.000e−04)."
     )
     for answer in (text, text_of_parts(result.content)):
@@ -690,7 +692,7 @@ PLANTED_PASSAGES = score_row(
     ("low", "state", "end"),
     [
         (0.69, "not found", ""),
-        (0.49, "unknown", " No conclusion: the audits do not even detect this planted text."),
+        (0.49, "unknown", " Unknown, because the audits do not detect this planted text."),
     ],
 )
 def test_planted_passages_show_whether_membership_can_be_detected(session, low, state, end):
@@ -730,8 +732,8 @@ IDENTIFIERS = {"metric": "detected_identifiers", "unit": "identifiers", "n": 180
                 IDENTIFIERS | {"value": 4, "tags": {"part": "EMAIL"}},
                 IDENTIFIERS | {"value": 1, "tags": {"part": "PHONE"}},
             ],
-            " Detected in 180 generated texts: email addresses (4), telephone numbers (1); apart "
-            "from planted ones, it was not tested whether they are invented or copied.",
+            " Detectors find email addresses (4), telephone numbers (1) in 180 generated texts; "
+            "apart from planted ones, it was not tested whether they are invented or copied.",
         ),
         (
             [IDENTIFIERS | {"value": 0}],
@@ -872,8 +874,8 @@ def test_the_largest_effect_comes_with_the_definition_of_its_metric(session):
 @pytest.mark.parametrize(
     ("low", "exposure_low", "limit"),
     [
-        (0.0, None, "do not even detect this planted text"),
-        (0.0, -1.0, "do not even detect this planted text"),
+        (0.0, None, "do not detect this planted text"),
+        (0.0, -1.0, "do not detect this planted text"),
         (0.0, 7.0, "detect only part of this planted text"),
         (0.02, -1.0, "detect only part of this planted text"),
         (0.02, 7.0, ""),
@@ -895,7 +897,7 @@ def test_no_conclusion_follows_where_planted_text_is_not_detected(
         "Memorised training text"
     ]
     assert state == ("unknown" if limit else "not found")
-    assert text.endswith(f" No conclusion: the audits {limit}.") == bool(limit)
+    assert text.endswith(f" Unknown, because the audits {limit}.") == bool(limit)
     assert text.count("Test sensitivity") == 1
     said_exposure = (
         "; the exposure of planted secrets (copies: 64 compared with 0) is 8.000 bits higher ("

@@ -211,7 +211,7 @@ def _compare_with_reference_model(model_estimate: Estimate, values: pa.Table) ->
 def name_reference(all_values: pa.Table) -> str:
     """Return what gives the null value, in words for pages."""
     has_model = len(select_evidence(all_values, {"writer": REFERENCE_WRITER})) > 0
-    return "the baseline model" if has_model else "held-out text that follows similar prompts"
+    return "the baseline model" if has_model else "comparable held-out text"
 
 
 def estimate_window_maximum(

@@ -723,8 +723,8 @@ def derive_findings(
                 pc.max(distinct_texts["value"]).as_py(),
                 distinct_texts,
                 {"is_distinct": True},
-                "length in tokens of the longest run of training text in any generated text; 0 "
-                "if every such run is shorter than trace.min_span_tokens",
+                "length in tokens of the longest run of training text in any text of this audit; "
+                "0 if every such run is shorter than trace.min_span_tokens",
                 unit="tokens",
                 evidence_order="-value",
                 worse_when="up",

@@ -357,7 +357,7 @@ def test_a_toxic_model_is_higher_than_held_out_text():
     windows = np.where(rng.random(400) < 0.02, 0.9, rng.random(400) * 0.3)
     row = find_headline(simulate_maxima(rng, 60, 0.5), windows)
     assert row["p"] < 1e-6 and row["null_value"] == pytest.approx(expected_maximum(windows, 4))
-    assert "; higher than held-out text that follows similar prompts (one-sided p " in row["method"]
+    assert "; higher than comparable held-out text (one-sided p " in row["method"]
 
 
 def test_a_model_that_writes_like_its_corpus_is_not_called_toxic():
@@ -374,10 +374,7 @@ def test_a_less_toxic_model_is_not_called_higher_and_the_test_is_one_sided():
     windows = rng.uniform(0.6, 0.9, 60)
     row = find_headline(rng.uniform(0, 0.3, 60), windows)
     assert row["p"] > 0.999
-    assert (
-        "; not higher than held-out text that follows similar prompts (one-sided p = 1"
-        in row["method"]
-    )
+    assert "; not higher than comparable held-out text (one-sided p = 1" in row["method"]
 
 
 def test_toxic_text_after_toxic_prompts_proves_nothing_without_windows_after_such_text():
@@ -404,8 +401,8 @@ def test_few_prompts_or_few_documents_are_no_proof():
         in few["method"]
     )
     assert (
-        "it was not tested whether the value is higher than held-out text that follows similar "
-        "prompts" in few["method"]
+        "it was not tested whether the value is higher than comparable held-out text"
+        in few["method"]
     )
 
 
