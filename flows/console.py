@@ -147,7 +147,7 @@ class RunProgressDisplay:
         if event is None:
             return self.idle_text
         progress = remaining = ""
-        if event.kind == "progress":
+        if event.kind == "progress" and (event.completed or event.total):
             progress = f"{event.completed:,}" + (f" of {event.total:,}" if event.total else "")
         if event.total > event.completed > self.first_completed:
             seconds_per_unit = (now - self.first_progress_at) / (

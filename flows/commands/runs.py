@@ -117,7 +117,10 @@ def describe_current_stage(run: Run) -> str:
     if progress is None or not progress.label or progress.label in run.stages:
         return ""
     if not progress.completed:
-        return progress.label
+        # Without a count, the description says what the stage waits for.
+        return ", ".join(
+            filter(None, (progress.label, format_single_line(progress.description, 80)))
+        )
     total = f" of {progress.total:,}" if progress.total else ""
     return f"{progress.label}, {progress.completed:,}{total}"
 

@@ -472,10 +472,11 @@ def handle_trainer_events(
             case "waiting":
                 log.info("trainer: waiting for an earlier training process to end")
             case "hosts":
+                joined = f"{event['joined']} of {event['hosts']} hosts have joined"
+                context.report_progress(0, 0, joined)
                 log.warning(
-                    "trainer: %d of %d hosts have joined the training at %s%s",
-                    event["joined"],
-                    event["hosts"],
+                    "trainer: %s the training at %s%s",
+                    joined,
                     event["rendezvous"],
                     "; on each of the others, run: hallmark join-training"
                     if event["joined"] < event["hosts"]

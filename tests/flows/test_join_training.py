@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -24,6 +25,7 @@ from hallmark.model.config import RendezvousAddress
 from hallmark.tasks.contract import HallmarkError, Store, UsageError
 from hallmark.tasks.training.pretrain import read_training_versions
 from tests.flows.conftest import Hallmark
+from tests.time_limits import limit_time
 
 
 def find_free_address() -> str:
@@ -186,8 +188,11 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.slow
 def test_a_run_on_two_hosts_gives_checkpoints_with_lineage(apart):
-    address = find_free_address()
+    address, waiting_stage = find_free_address(), "pretrain, 1 of 2 hosts have joined"
     process, run_id = start_run(apart, *two_hosts(address), "pretrain.train.threads=1")
+    with limit_time(60):
+        while apart.json("status", run_id)["current_stage"] != waiting_stage:
+            time.sleep(0.2)
     joined = start(apart, "join-training", run_id)
     output = finish(joined)
     assert joined.returncode == 0, output

@@ -115,6 +115,10 @@ def test_each_run_has_its_status(store):
         ({"label": "pretrain", "completed": 1200, "total": 4500}, "pretrain, 1,200 of 4,500"),
         ({"label": "ingest", "completed": 7}, "ingest, 7"),
         ({"label": "ingest"}, "ingest"),
+        (
+            {"label": "pretrain", "description": "1 of 2 hosts have joined"},
+            "pretrain, 1 of 2 hosts have joined",
+        ),
         ({"label": ""}, ""),
         ({"label": "x"}, ""),  # that stage is already in run.json
     ],
