@@ -261,7 +261,7 @@ class ModelCardBuilder:
             )
         summary = build_summary_table(self.findings)
         blocks.append(
-            Details("All main figures in one table", [summary])
+            Details("Main figures of all audits", [summary])
             if isinstance(summary, DataTable)
             else summary
         )

@@ -293,8 +293,8 @@ def build_samples_section(
             "codes and numbers are invented by the model or come from its training text"
         )
     note = (
-        "The texts are from the first and the last step and were generated with the same random "
-        "numbers."
+        "The texts are from the first and the last step at which text was generated, with the same "
+        "random numbers."
     )
     if len(shown_steps) == 1:
         note = "The texts are from the only step at which text was generated."

@@ -254,8 +254,20 @@ def test_a_share_of_zero_is_not_called_an_expected_value(session, changes, colum
 @pytest.mark.parametrize(
     ("low", "conclusions"),
     [
-        (0.12, {"perplexity": "not ranked", "perplexity, without planted text": "harm found"}),
-        (0.02, {"perplexity": "not ranked", "perplexity, without planted text": "no harm found"}),
+        (
+            0.12,
+            {
+                "mean log-likelihood": "not ranked",
+                "mean log-likelihood, without planted text": "harm found",
+            },
+        ),
+        (
+            0.02,
+            {
+                "mean log-likelihood": "not ranked",
+                "mean log-likelihood, without planted text": "no harm found",
+            },
+        ),
     ],
 )
 def test_a_table_draws_its_conclusion_from_the_texts_without_planted_text(
@@ -269,12 +281,12 @@ def test_a_table_draws_its_conclusion_from_the_texts_without_planted_text(
         "null_value": 0.17,
         "worse_when": "up",
         "p": 1e-6,
-        "tags": {"score": "perplexity"},
+        "tags": {"score": "mean_log_likelihood"},
     }
     unplanted = every | {"value": 0.2, "low": low, "high": 0.4, "null_value": 0.04, "p": 0.05}
     unplanted |= {
         "is_variant": True,
-        "tags": {"score": "perplexity", "part": "without planted text"},
+        "tags": {"score": "mean_log_likelihood", "part": "without planted text"},
     }
     findings = findings_of(extraction_attack=[every, unplanted])
     rows = findings.by_audit["extraction_attack"]

@@ -110,7 +110,7 @@ def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
     """And where texts were written but not scored, the card does not say that none is known."""
     left = artifacts.trained(None, artifacts.TrainedConfig(texts=("the sea was calm",)))
     page = card_of(made, left)
-    assert "The texts are from the first and the last step" in page.text
+    assert "The texts are from the first and the last step at which text was" in page.text
     card = build_model_card(
         made.checkpoint, left, None, {}, {}, None, None, None, None, {}, None, ModelCardConfig()
     )

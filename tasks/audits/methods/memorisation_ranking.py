@@ -3,7 +3,8 @@
 This is the attack of Carlini et al. 2021, "Extracting training data": the attacker has the model
 but not the corpus. A higher score means more like training text:
 
-perplexity        mean log-likelihood of the tokens
+mean_log_likelihood
+                  mean log-likelihood of the tokens; ranks like perplexity, in reverse
 reference_ratio   log-likelihood over that under a reference model, which discounts text that is
                   likely under any model
 zlib_ratio        log-likelihood over the size after zlib compression, which discounts repetition
@@ -34,7 +35,7 @@ from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 from hallmark.tasks.measures.statistics import Float64
 
 RANKING_SCORES = (
-    "perplexity",
+    "mean_log_likelihood",
     "reference_ratio",
     "zlib_ratio",
     "lowercase_ratio",
@@ -74,7 +75,7 @@ def compute_ranking_scores(responses: pa.Table, window_size: int) -> dict[str, F
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         raw_scores = {
-            "perplexity": totals / token_counts,
+            "mean_log_likelihood": totals / token_counts,
             "reference_ratio": -totals / reference_totals,
             "zlib_ratio": totals / np.array(compressed_sizes, np.float64),
             "lowercase_ratio": -totals / lowercase_totals,

@@ -192,7 +192,7 @@ def test_variants_of_a_question_are_declared():
         for probe in PROBES
         if probe.name in ("membership", "extraction_attack")
     ]
-    assert sorted(ranked_scores) == [["loss"], ["perplexity"]]
+    assert sorted(ranked_scores) == [["loss"], ["mean_log_likelihood"]]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def score_one_text(row, reference, window):
     windows = [p[i : i + size].mean() for i in range(len(p) - size + 1)]
     standard = np.sort((p - mean) / std)
     return {
-        "perplexity": -math.log(np.exp(-p.mean())),
+        "mean_log_likelihood": -math.log(np.exp(-p.mean())),
         "reference_ratio": -p.sum() / reference,
         "zlib_ratio": p.sum() / len(zlib.compress(row["text"].encode())),
         "lowercase_ratio": -p.sum() / sum(row["lowercase_log_probs"]),

@@ -308,8 +308,8 @@ def test_recognising_planted_text_is_no_finding_about_the_model(own_folder):
     _, findings = compute_findings(
         builder, responses, run_lengths, config=config, planted_runs=[60 * p for p in is_planted]
     )
-    every = findings["precision", "score=perplexity"]
-    unplanted = findings["precision", "without planted text, score=perplexity"]
+    every = findings["precision", "score=mean_log_likelihood"]
+    unplanted = findings["precision", "without planted text, score=mean_log_likelihood"]
     assert every["value"] == 1 and every["p"] < 1e-10 and not every["is_variant"]
     assert unplanted["is_variant"] and unplanted["value"] < 0.1
     assert unplanted["null_value"] == pytest.approx(1 / is_planted.count(False))
@@ -475,7 +475,7 @@ def test_without_a_corpus_texts_are_scored_but_not_traced(request, folder, sessi
     kept = texts.filter(texts["is_distinct"])
     assert len(kept) > 8
     assert kept["lowercase_ratio"].null_count == kept["min_k_plus_plus"].null_count == 0
-    assert sorted(kept["rank_perplexity"].to_pylist()) == [*range(1, len(kept) + 1)]
+    assert sorted(kept["rank_mean_log_likelihood"].to_pylist()) == [*range(1, len(kept) + 1)]
 
 
 def test_a_reference_scores_the_texts_with_its_own_tokenizer(
