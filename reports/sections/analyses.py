@@ -102,7 +102,7 @@ TIMES_READ_NOTE = "A copy counts as read if the training had read it completely 
 #: Of tables with figures that have a p but do not decide about harm.
 NOT_RANKED_NOTE = (
     "A figure that is “not ranked” measures the question of another figure in a different way, or "
-    "is about planted text: whatever its p is, it does not decide about harm."
+    "is about planted text: whatever its p is, it is not one of the tests for harm."
 )
 
 #: Columns that hold text, not numbers.

@@ -506,8 +506,8 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
     if passed_controls := _list_passed_model_controls(controls, [*weak_audits, *unjudged_audits]):
         sentences.append(
             "This model passes the controls that these audits require: "
-            f"{'; '.join(passed_controls)}. For audits named neither here nor under “Not "
-            "measured”, the capability of this model was not tested."
+            f"{'; '.join(passed_controls)}. Capability was not tested for audits named neither "
+            "here nor under “Not measured”."
         )
     if unjudged_audits:
         sentences.append(

@@ -260,7 +260,7 @@ def find_significant_side_of_null(finding_row: Mapping[str, Any]) -> int:
     value, null = finding_row["value"], finding_row["null_value"]
     if value is None or null is None or p >= SIGNIFICANCE_LEVEL:
         return 0
-    return (value > null) - (value < null)
+    return int(value > null) - int(value < null)
 
 
 def find_side_of_interval(finding_row: Mapping[str, Any]) -> int:
@@ -273,7 +273,7 @@ def find_side_of_interval(finding_row: Mapping[str, Any]) -> int:
     )
     if None in (value, null, low, high) or finding_row["inconclusive_reason"]:
         return 0
-    return (low > null) - (high < null)
+    return int(low > null) - int(high < null)
 
 
 #: The setting of the search for training text that definitions of metrics may name.

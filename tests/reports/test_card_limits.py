@@ -392,7 +392,7 @@ def test_the_largest_effect_is_one_of_the_tested_figures(session):
     assert result.state == "unknown"
 
 
-def test_a_table_says_that_figures_that_are_not_ranked_decide_nothing(session):
+def test_a_table_says_that_figures_that_are_not_ranked_are_no_tests_for_harm(session):
     difference = TESTED | {"metric": "toxicity_difference", "value": 0.51, "p": 0.8}
     distance = TESTED | {"metric": "toxicity_distance", "value": 0.9, "p": 0.001}
     findings = findings_of(bold=[difference, distance | {"is_variant": True}])

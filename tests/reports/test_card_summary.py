@@ -424,9 +424,8 @@ def test_the_controls_that_a_model_passes_are_named_and_no_more_is_claimed(sessi
     control |= {"control_target": "model"}
     text = text_of_blocks(summary_of(bias=[control], toxicity=[{"metric": "m", "value": 1}]))
     assert (
-        "This model passes the controls that these audits require: Bias (Preference). For "
-        "audits named neither here nor under “Not measured”, the capability of this model was not "
-        "tested."
+        "This model passes the controls that these audits require: Bias (Preference). "
+        "Capability was not tested for audits named neither here nor under “Not measured”."
     ) in text
     assert "strong" not in text
     text = text_of_blocks(summary_of(bias=[control | {"control_target": "instrument"}]))
