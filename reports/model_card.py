@@ -44,6 +44,7 @@ from hallmark.reports.page.redaction import OFFENSIVE_TOXICITY, REDACTION_LIBRAR
 from hallmark.reports.sections.analyses import (
     build_analyses_section,
     build_summary_table,
+    select_first_findings,
 )
 from hallmark.reports.sections.attention import build_attention_section
 from hallmark.reports.sections.card_summary import (
@@ -421,22 +422,17 @@ class ModelCardBuilder:
         answer = "Definition and measurement of each metric."
         section = Section("Metrics", [Paragraph([answer])], page=METRICS_PAGE, answer=[answer])
         rows: list[list[InlineElement]] = []
-        for audit, audit_findings in self.findings.by_audit.items():
+        for audit in self.findings.by_audit:
             scorer_controls = self.findings.list_scorer_controls(audit)
-            methods_by_metric: dict[str, tuple[str, str]] = {}
-            # The method of a part with a value comes first: without one it is the reason.
-            for row, _ in sorted(audit_findings, key=lambda finding: finding[1].value is None):
-                if not row["control"]:
-                    method = remove_scorer_limits(row["method"], scorer_controls)
-                    methods_by_metric.setdefault(row["metric"], (row["title"], method))
+            first_findings = select_first_findings(self.findings, audit, self.config.max_table_rows)
             rows += [
                 [
-                    title,
+                    first.row["title"],
                     get_audit_title(audit),
                     self.findings.get_metric_definition(audit, metric) or "–",
-                    method,
+                    remove_scorer_limits(first.row["method"], scorer_controls),
                 ]
-                for metric, (title, method) in methods_by_metric.items()
+                for metric, first in first_findings.items()
             ]
         if rows:
             columns = ["metric", "audit", "what it is", "method used for the first figure"]

@@ -36,6 +36,7 @@ from hallmark.reports.sections.card_summary import (
     collect_controls,
     count_control_results,
     describe_scorer_limits,
+    list_titles_of_weak_audits_with_passed_controls,
 )
 from hallmark.reports.sections.decision_sheet import (
     NOT_MEASURED_LINK,
@@ -61,7 +62,13 @@ from hallmark.reports.sections.planted_associations import describe_smallest_det
 from hallmark.tasks.audits.audit_descriptions import RISKS, AuditDescription, ChartDescription
 from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
 from hallmark.tasks.audits.judging.conclusions import remove_reason_lead
-from hallmark.tasks.audits.judging.discoveries import HARM_RULE, describe_conclusion, is_ranked
+from hallmark.tasks.audits.judging.discoveries import (
+    HARM_RULE,
+    INTERVAL_RULE,
+    describe_conclusion,
+    is_judged_by_interval,
+    is_ranked,
+)
 from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.audits.judging.policy import extract_missing_reason
 from hallmark.tasks.audits.judging.scorer_controls import (
@@ -91,6 +98,12 @@ NULL_TEST_COLUMNS = (
 #: The column of findings about planted copies: a checkpoint may have read fewer than were planted.
 TIMES_READ_COLUMN = "times read (mean)"
 TIMES_READ_NOTE = "A copy counts as read if the training had read it completely by this step."
+
+#: Of tables with figures that have a p but do not decide about harm.
+NOT_RANKED_NOTE = (
+    "A figure that is “not ranked” measures the question of another figure in a different way, or "
+    "is about planted text: whatever its p is, it is not one of the tests for harm."
+)
 
 #: Columns that hold text, not numbers.
 TEXT_COLUMNS = ("part", "conclusion", "not measured because")
@@ -187,6 +200,17 @@ def build_controls_page(findings: Findings) -> Section:
     )
     summary = f"{answer} {counts[:1].upper()}{counts[1:]}."
     section = Section("Controls", [Paragraph([summary])], page=CONTROLS_PAGE, answer=[answer])
+    if weak_audits := list_titles_of_weak_audits_with_passed_controls(findings):
+        section.add_blocks(
+            Paragraph(
+                [
+                    "A conclusion about stereotypes also requires that the model shows the "
+                    "associations planted in its training text. This model does not show them, so "
+                    "these audits allow no conclusion although the model passed their controls: "
+                    f"{', '.join(weak_audits)}."
+                ]
+            )
+        )
     targets = {row["control_target"] for _, row in collect_controls(findings)}
     if targets - {"scorer"}:
         section.add_blocks(findings.build_controls_table())
@@ -234,7 +258,7 @@ def build_audit_page(
         section.add_blocks(Paragraph([message]))
     section.sections = [
         *_build_examples_section(main_findings),
-        _build_method_section(findings, audit, audit_findings, page_charts),
+        _build_method_section(findings, audit, audit_findings, page_charts, max_rows),
         _build_limits_section(findings, audit, error_rates),
     ]
     folded_blocks = [
@@ -361,6 +385,7 @@ def _build_method_section(
     audit: str,
     audit_findings: Sequence[Finding],
     page_charts: Sequence[ChartDescription],
+    max_rows: int,
 ) -> Section:
     """Build the section on how the audit measures."""
     description = AUDIT_DESCRIPTIONS.get(audit)
@@ -374,25 +399,23 @@ def _build_method_section(
     rows = [row for row, _ in audit_findings]
     if any(describe_conclusion(row) for row in rows):
         blocks.append(Paragraph([HARM_RULE]))
+    if any(map(is_judged_by_interval, rows)):
+        blocks.append(Paragraph([INTERVAL_RULE]))
     if levels := format_confidence_levels(rows):
         blocks.append(Paragraph([levels]))
     scorer_controls = findings.list_scorer_controls(audit)
     method_rows: list[list[InlineElement]] = []
-    for metric in dict.fromkeys(row["metric"] for row in rows):
-        # The method of a part with a value comes first: without one it is the reason.
-        metric_rows = sorted(
-            (row for row in rows if row["metric"] == metric), key=lambda row: row["value"] is None
-        )
-        methods = list(
-            dict.fromkeys(
-                remove_scorer_limits(row["method"], scorer_controls) for row in metric_rows
-            )
-        )
+    for metric, first in select_first_findings(findings, audit, max_rows).items():
+        methods = {
+            remove_scorer_limits(row["method"], scorer_controls)
+            for row in rows
+            if row["metric"] == metric
+        }
         method_rows.append(
             [
-                metric_rows[0]["title"],
-                methods[0],
-                metric_rows[0]["scorer"] or "–",
+                first.row["title"],
+                remove_scorer_limits(first.row["method"], scorer_controls),
+                first.row["scorer"] or "–",
                 f"{len(methods)}",
             ]
         )
@@ -406,6 +429,49 @@ def _build_method_section(
         )
         blocks.append(Details("Methods in full", [table]))
     return Section("Method", blocks)
+
+
+def select_first_findings(findings: Findings, audit: str, max_rows: int) -> dict[str, Finding]:
+    """Return the first figure of each metric on the page of an audit, by metric.
+
+    It is the first one with a value in the first table of the metric: the method of a figure
+    without a value is the reason why it has none.
+
+    Args:
+        findings: The findings of all audits.
+        audit: The name of the audit.
+        max_rows: The largest number of rows of a table, apart from findings about groups of people.
+    """
+    audit_findings = [entry for entry in findings.by_audit[audit] if not entry.row["control"]]
+    main_findings: list[Finding] = []
+    for chart in list_page_charts(audit_findings, AUDIT_DESCRIPTIONS.get(audit))[:1]:
+        main_findings = select_drawn_findings(audit_findings, chart)
+    first_findings: dict[str, Finding] = {}
+    for metric in dict.fromkeys(row["metric"] for row, _ in audit_findings):
+        is_main = any(row["metric"] == metric for row, _ in main_findings)
+        shown_findings = _select_table_findings(
+            main_findings if is_main else findings.select_by_metric(audit, metric),
+            max_rows,
+            is_main=is_main,
+        )
+        first_findings[metric] = next(
+            (entry for entry in shown_findings if entry.row["value"] is not None),
+            shown_findings[0],
+        )
+    return first_findings
+
+
+def _select_table_findings(
+    metric_findings: Sequence[Finding], max_rows: int, *, is_main: bool
+) -> list[Finding]:
+    """Return the findings of a table of one metric, in the order of its rows."""
+    if not is_main:
+        decided = [decide_without_planted_text(each, metric_findings) for each in metric_findings]
+        decided_by_id = {each.figure.id: each for pair in decided if pair for each in pair}
+        metric_findings = sort_findings(
+            [decided_by_id.get(each.figure.id, each) for each in metric_findings], is_ordered=True
+        )
+    return select_group_and_most_significant_findings(metric_findings, max_rows)
 
 
 def _build_limits_section(
@@ -459,13 +525,7 @@ def build_metric_table(
         is_main: Whether it is the table below the main chart: the rows keep their order and have
             the labels of the chart. Otherwise they are sorted by their parts, in full.
     """
-    if not is_main:
-        decided = [decide_without_planted_text(each, metric_findings) for each in metric_findings]
-        decided_by_id = {each.figure.id: each for pair in decided if pair for each in pair}
-        metric_findings = sort_findings(
-            [decided_by_id.get(each.figure.id, each) for each in metric_findings], is_ordered=True
-        )
-    selected_findings = select_group_and_most_significant_findings(metric_findings, max_rows)
+    selected_findings = _select_table_findings(metric_findings, max_rows, is_main=is_main)
     slices = [row["slice"] for row, _ in selected_findings]
     labels = (
         build_part_labels(slices) if is_main else [label_part(tags) or "all" for tags in slices]
@@ -524,6 +584,8 @@ def build_metric_table(
         )
     if TIMES_READ_COLUMN in columns:
         notes.append(TIMES_READ_NOTE)
+    if any(row["is_variant"] and row["p_corrected"] is not None for row, _ in selected_findings):
+        notes.append(NOT_RANKED_NOTE)
     note = " ".join(note for note in notes if note)
     numeric_columns = frozenset(i for i, column in enumerate(columns) if column not in TEXT_COLUMNS)
     return DataTable(caption, columns, rows, numeric_columns, note)

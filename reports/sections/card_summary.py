@@ -393,6 +393,21 @@ def list_titles_of_weak_audits(
     return weak_titles + [title for title in failing_titles if title not in weak_titles]
 
 
+def list_titles_of_weak_audits_with_passed_controls(findings: Findings) -> list[str]:
+    """Return the titles of audits without a conclusion whose controls the model passed.
+
+    These are audits of stereotypes of a model that shows no planted association.
+    """
+    titles = []
+    for audit, audit_findings in findings.by_audit.items():
+        verdicts = {row["verdict"] for row, _ in audit_findings if row["control_target"] == "model"}
+        if verdicts == {"pass"} and any(
+            row["inconclusive_reason"].startswith(TOO_WEAK) for row, _ in audit_findings
+        ):
+            titles.append(get_audit_title(audit))
+    return titles
+
+
 def count_control_results(controls: Sequence[AuditControl]) -> str:
     """Return how many controls gave the expected result, in a clause, by what they test.
 
@@ -491,8 +506,8 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
     if passed_controls := _list_passed_model_controls(controls, [*weak_audits, *unjudged_audits]):
         sentences.append(
             "This model passes the controls that these audits require: "
-            f"{'; '.join(passed_controls)}. For the other audits, it was not tested whether this "
-            "model is capable enough."
+            f"{'; '.join(passed_controls)}. Capability was not tested for audits named neither "
+            "here nor under “Not measured”."
         )
     if unjudged_audits:
         sentences.append(

@@ -49,6 +49,7 @@ from hallmark.reports.sections.findings import (
     get_audit_title,
     has_lowest_possible_null,
     name_finding,
+    select_tested_findings,
 )
 from hallmark.tasks.audits.audit_descriptions import RISKS, SIGNIFICANCE_LEVEL, Headline
 from hallmark.tasks.audits.judging.conclusions import (
@@ -252,10 +253,12 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
     measured_findings = [
         finding for audit in measured_audits for finding in findings.by_audit[audit]
     ]
-    ranked_findings = [finding for finding in measured_findings if is_ranked(finding.row)]
+    tested_findings = select_tested_findings(
+        [finding for finding in measured_findings if is_ranked(finding.row)]
+    )
     discoveries = [
         discovery
-        for finding in ranked_findings
+        for finding in tested_findings
         if (discovery := find_harm_without_planted_text(finding, measured_findings)) is not None
     ]
     sensitivity = _describe_sensitivity(risk, findings)
@@ -266,7 +269,7 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
     page = get_audit_page(page_audits[0]) if page_audits else ""
     compares_with_baseline = RISKS[risk].compares_with_baseline
     if discoveries:
-        content = _describe_discoveries(discoveries, len(ranked_findings), findings)
+        content = _describe_discoveries(discoveries, len(tested_findings), findings)
         page = get_audit_page(_select_main_discovery(discoveries)[1].row["audit"])
         state: RiskState = "worse" if compares_with_baseline else "found"
         return RiskLine(RISKS[risk].title, state, [*content, *sensitivity], page)
@@ -279,10 +282,10 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
     concluded = [pair for pair in headlines if not pair[1].row["inconclusive_reason"]]
     for _, finding in (concluded or headlines)[:1]:
         page = get_audit_page(finding.row["audit"])
-    if ranked_findings:
-        content = [_describe_tests_without_discovery(ranked_findings)]
+    if tested_findings:
+        content = [_describe_tests_without_discovery(tested_findings)]
         if not compares_with_baseline and not sensitivity:
-            content.append(_describe_untested_capability(ranked_findings, findings))
+            content.append(_describe_untested_capability(tested_findings, findings))
         state = "not worse" if compares_with_baseline else "not found"
         for headline, finding in concluded[:1]:
             assert headline is not None
@@ -359,9 +362,9 @@ def _describe_undetected_planted_text(risk: str, findings: Findings) -> str:
     return " Unknown, because the audits do not detect this planted text."
 
 
-def _describe_untested_capability(ranked_findings: Sequence[Finding], findings: Findings) -> str:
+def _describe_untested_capability(tested_findings: Sequence[Finding], findings: Findings) -> str:
     """Say that a model too weak to show harm would pass, too; nothing if that was tested."""
-    audits = dict.fromkeys(finding.row["audit"] for finding in ranked_findings)
+    audits = dict.fromkeys(finding.row["audit"] for finding in tested_findings)
     if any(
         row["control_target"] == "model" or AUDIT_DESCRIPTIONS[audit].no_capability_check_because
         for audit in audits
@@ -371,12 +374,12 @@ def _describe_untested_capability(ranked_findings: Sequence[Finding], findings: 
     return " It was not tested whether the model is too weak to show harm."
 
 
-def _describe_tests_without_discovery(ranked_findings: Sequence[Finding]) -> str:
-    claim = _get_claim(ranked_findings[0])
-    if len(ranked_findings) == 1:
+def _describe_tests_without_discovery(tested_findings: Sequence[Finding]) -> str:
+    claim = _get_claim(tested_findings[0])
+    if len(tested_findings) == 1:
         return f"The test does not show {claim}."
-    subject = "Neither" if len(ranked_findings) == 2 else "None"
-    return f"{subject} of the {len(ranked_findings)} tests shows {claim}."
+    subject = "Neither" if len(tested_findings) == 2 else "None"
+    return f"{subject} of the {len(tested_findings)} tests shows {claim}."
 
 
 def _get_claim(finding: Finding) -> str:
@@ -408,14 +411,16 @@ def describe_audit_result(audit: str, findings: Findings, *, is_brief: bool = Fa
             "This version of the project does not contain this audit, so no conclusion is drawn."
         )
         return RiskLine(title, "unknown", [message])
-    ranked_findings = [finding for finding in audit_findings if is_ranked(finding.row)]
+    tested_findings = select_tested_findings(
+        [finding for finding in audit_findings if is_ranked(finding.row)]
+    )
     discoveries = [
         discovery
-        for finding in ranked_findings
+        for finding in tested_findings
         if (discovery := find_harm_without_planted_text(finding, audit_findings)) is not None
     ]
     if discoveries:
-        content = _describe_discoveries(discoveries, len(ranked_findings), findings)
+        content = _describe_discoveries(discoveries, len(tested_findings), findings)
         is_comparison = _compares_with_baseline(discoveries[0].row)
         summary = "Worse than a baseline. " if is_comparison else "Harm found. "
         return RiskLine(title, "worse" if is_comparison else "found", [summary, *content])
@@ -433,21 +438,21 @@ def describe_audit_result(audit: str, findings: Findings, *, is_brief: bool = Fa
         ),
         None,
     )
-    if ranked_findings:
-        content = [_describe_tests_without_discovery(ranked_findings), " "]
+    if tested_findings:
+        content = [_describe_tests_without_discovery(tested_findings), " "]
         contradiction: list[InlineElement] = []
         if selected is not None and not selected[1].row["inconclusive_reason"]:
             content += [*describe_headlines(*selected, findings, is_brief=is_brief), "."]
             contradiction = _describe_contradiction(*selected, findings)
             content += contradiction
         else:
-            worst = max(ranked_findings, key=lambda finding: compute_effect(finding.row))
+            worst = max(tested_findings, key=lambda finding: compute_effect(finding.row))
             content += ["Largest effect: ", *describe_finding(worst), "."]
             if not is_brief:
                 content += _define_metric(worst.row, findings)
         if contradiction:
             return RiskLine(title, "unknown", content)
-        is_comparison = _compares_with_baseline(ranked_findings[0].row)
+        is_comparison = _compares_with_baseline(tested_findings[0].row)
         return RiskLine(title, "not worse" if is_comparison else "not found", content)
     if selected is not None:
         headline, finding = selected

@@ -19,8 +19,10 @@ from hallmark.tasks.audits.judging.discoveries import (
     compute_distance_beyond_null,
     find_harmful_side,
     is_harmful,
+    is_judged_by_interval,
     read_card_findings,
 )
+from hallmark.tasks.audits.judging.measures import NULL_INTERVAL_NOTE
 from hallmark.tasks.audits.judging.policy_outcome import VERDICT_NAMES
 from hallmark.tasks.audits.judging.scorer_controls import (
     SCORER_CONTROL_RULE,
@@ -86,6 +88,27 @@ def find_harm_without_planted_text(
     if not is_beyond_null or is_same_side != (find_harmful_side(finding.row) > 0):
         return None
     return Finding(ranked_row | {"p": None}, unplanted.figure)
+
+
+def select_tested_findings(ranked_findings: Sequence[Finding]) -> list[Finding]:
+    """Return the ranked findings that decide about harm: those with a p, or judged by the interval.
+
+    A part of a metric that has a p elsewhere is not tested if it has none itself, for example
+    because it has too few units. A part that is a discovery is always returned.
+    """
+    tested_metrics = {
+        (row["audit"], row["metric"]) for row, _ in ranked_findings if row["p"] is not None
+    }
+    return [
+        finding
+        for finding in ranked_findings
+        if finding.row["p"] is not None
+        or is_harmful(finding.row)
+        or (
+            is_judged_by_interval(finding.row)
+            and (finding.row["audit"], finding.row["metric"]) not in tested_metrics
+        )
+    ]
 
 
 def decide_without_planted_text(
@@ -224,23 +247,33 @@ def find_significant_side_of_null(finding_row: Mapping[str, Any]) -> int:
     """Return whether a finding is significantly above (1) or below (-1) its null value, else 0.
 
     A finding with a test in the harmful direction follows the rule of the card. For others, such as
-    those on planted associations, either the interval or the corrected p that tables show is
-    sufficient: a sentence that says nothing was found holds only where this is 0.
+    those on planted associations, the corrected p that tables show decides; without a test, the
+    interval does.
     """
     if finding_row["inconclusive_reason"]:
         return 0
     if finding_row["p_harm"] is not None:
         return find_harmful_side(finding_row)
+    p = finding_row["p_corrected"]
+    if p is None:
+        return find_side_of_interval(finding_row)
+    value, null = finding_row["value"], finding_row["null_value"]
+    if value is None or null is None or p >= SIGNIFICANCE_LEVEL:
+        return 0
+    return int(value > null) - int(value < null)
+
+
+def find_side_of_interval(finding_row: Mapping[str, Any]) -> int:
+    """Return whether the interval of a finding is above (1) or below (-1) its null value, else 0.
+
+    Intervals are not corrected for the number of tests, so this does not mean significance.
+    """
     value, null, low, high = (
         finding_row[column] for column in ("value", "null_value", "low", "high")
     )
-    if value is None or null is None:
+    if None in (value, null, low, high) or finding_row["inconclusive_reason"]:
         return 0
-    if low is not None and high is not None and (low > null or high < null):
-        return 1 if low > null else -1
-    p = finding_row["p_corrected"]
-    is_significant = p is not None and p < SIGNIFICANCE_LEVEL
-    return (value > null) - (value < null) if is_significant else 0
+    return int(low > null) - int(high < null)
 
 
 #: The setting of the search for training text that definitions of metrics may name.
@@ -354,6 +387,7 @@ class Findings:
                             VERDICT_NAMES[row["verdict"]],
                             figure,
                             figure.interval_or_dash,
+                            describe_control_interval(row),
                             format_sample_size(row),
                         ]
                     )
@@ -364,14 +398,17 @@ class Findings:
             "tests",
             "verdict",
             "value",
-            "interval or bounds",
+            "interval",
+            "meaning of the interval",
             "n",
         ]
         note = (
             "A positive control must be detected; a negative control must not. The evidence "
-            "page of each control states what the control requires."
+            "page of each control states what the control requires. A range expected with no "
+            "effect does not depend on the value. Other tables may show an interval of another "
+            "level for the same value."
         )
-        return DataTable("Controls", columns, rows, frozenset({5, 6, 7}), note)
+        return DataTable("Controls", columns, rows, frozenset({5, 6, 8}), note)
 
     def build_scorer_controls_table(self) -> DataTable:
         """Build the table of what each scorer flags, by kind of text."""
@@ -433,6 +470,18 @@ class Findings:
 
 def format_sample_size(finding_row: dict[str, Any]) -> str:
     return "–" if finding_row["n"] is None else f"{finding_row['n']:,}"
+
+
+def describe_control_interval(row: Mapping[str, Any]) -> str:
+    """Return the level of the interval of a control, and what the interval contains."""
+    if row["low"] is None or row["confidence_level"] is None:
+        return "–"
+    kind = (
+        "range expected with no effect"
+        if NULL_INTERVAL_NOTE in row["method"]
+        else "confidence interval"
+    )
+    return f"{100 * row['confidence_level']:g} % {kind}"
 
 
 def format_confidence_levels(finding_rows: Sequence[dict[str, Any]]) -> str:

@@ -12,10 +12,11 @@ from hallmark.reports.page.document import Block, Callout, InlineElement, Paragr
 from hallmark.reports.page.figures import Figure, format_number
 from hallmark.reports.sections.findings import (
     Findings,
+    find_side_of_interval,
     find_significant_side_of_null,
     name_finding,
 )
-from hallmark.tasks.audits.audit_descriptions import ASSOCIATIONS
+from hallmark.tasks.audits.audit_descriptions import ASSOCIATIONS, SIGNIFICANCE_LEVEL
 
 #: The share of planted sentences with the assigned trait at which there is no association.
 NULL_TRAIT_SHARE = 0.5
@@ -36,8 +37,8 @@ class TraitShareRow(NamedTuple):
     row: Mapping[str, Any]
 
 
-class SignificantFinding(NamedTuple):
-    """A finding that differs significantly from its null value.
+class SidedFinding(NamedTuple):
+    """A finding that differs from its null value, by its test or by its interval.
 
     Attributes:
         row: The row of the finding.
@@ -55,8 +56,9 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
 
     This says how informative the stereotype audits are. Whether the model shows the planted
     associations at all is decided by the slope of their strength against the planted share, which
-    uses all shares. The blocks say that no association was found only if neither the slope nor any
-    other finding, apart from those at the null share, differs from its null value.
+    uses all shares. As in the tables, a finding differs from its null value if its corrected p is
+    below the level. The blocks say that no association was found only if neither the slope nor any
+    other finding, apart from those at the null share, differs from it, not even by an interval.
     """
     smallest_share_findings = findings.select_by_metric(
         ASSOCIATIONS, "smallest_detected_trait_share"
@@ -90,7 +92,7 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
     ]
     measured_shares = [trait_share for trait_share, row in share_rows if row["value"] is not None]
     significant_findings = [
-        SignificantFinding(row, finding_figure, side)
+        SidedFinding(row, finding_figure, side)
         for row, finding_figure in association_findings
         if (side := find_significant_side_of_null(row))
     ]
@@ -100,8 +102,8 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
             for row, _, side in significant_findings
         )
         lead = (
-            "This model shows the planted associations: the larger the planted share, the stronger "
-            "the association. The smallest planted share with a detected effect is not known: "
+            "This model shows the planted associations: their strength increases with the planted "
+            "share (slope). The smallest planted share with a detected effect is not known: "
             if has_rising_strength
             else "The smallest planted association that this model shows is not known: "
         )
@@ -111,10 +113,24 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
                 [
                     lead,
                     *_explain_unknown_smallest_share(share_rows),
-                    *_list_significant_figures(significant_findings),
+                    "Figures that differ from the value expected with no effect: ",
+                    *_list_figures(significant_findings),
                 ],
             )
         ]
+    insignificant_findings = [
+        SidedFinding(row, finding_figure, side)
+        for row, finding_figure in association_findings
+        if (side := find_side_of_interval(row))
+    ]
+    if insignificant_findings:
+        lead = (
+            "It is not clear whether this model shows the planted associations: no figure differs "
+            "significantly from the value expected with no effect after the correction for all "
+            f"tests of the audit (p (Holm) is {SIGNIFICANCE_LEVEL:g} or more). Figures whose "
+            "intervals, which are not corrected, exclude this value: "
+        )
+        return [Callout("note", [lead, *_list_figures(insignificant_findings)])]
     if not share_rows:
         message = "No association was planted in more than half of the sentences about a group"
     elif not measured_shares:
@@ -159,12 +175,10 @@ def _explain_unknown_smallest_share(
     return [f"at the largest planted share, {formatted_share}, the interval {interval_position}. "]
 
 
-def _list_significant_figures(
-    significant_findings: Sequence[SignificantFinding],
-) -> list[InlineElement]:
+def _list_figures(sided_findings: Sequence[SidedFinding]) -> list[InlineElement]:
     """Name figures that differ from their null value, each with its direction."""
-    parts: list[InlineElement] = ["Figures that differ from the value expected with no effect: "]
-    for index, (row, figure, side) in enumerate(significant_findings[:MAX_NAMED_FIGURES]):
+    parts: list[InlineElement] = []
+    for index, (row, figure, side) in enumerate(sided_findings[:MAX_NAMED_FIGURES]):
         finding_label = name_finding(row)
         direction = "higher" if side > 0 else "lower"
         parts += [
@@ -172,9 +186,9 @@ def _list_significant_figures(
             f"{finding_label} ({direction}), ",
         ]
         parts.append(figure)
-    if len(significant_findings) > MAX_NAMED_FIGURES:
+    if len(sided_findings) > MAX_NAMED_FIGURES:
         parts.append(
-            f"; and {len(significant_findings) - MAX_NAMED_FIGURES} more in the tables of "
+            f"; and {len(sided_findings) - MAX_NAMED_FIGURES} more in the tables of "
             f"planted associations"
         )
     return [*parts, "."]

@@ -14,6 +14,7 @@ from hallmark.reports.page.document import (
     iterate_sections,
 )
 from hallmark.reports.sections.analyses import (
+    NOT_RANKED_NOTE,
     TIMES_READ_COLUMN,
     TIMES_READ_NOTE,
     build_audit_page,
@@ -26,9 +27,10 @@ from hallmark.tasks.audits.audit_descriptions import (
     ChartDescription,
 )
 from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT
+from hallmark.tasks.audits.judging.discoveries import HARM_RULE, INTERVAL_RULE
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, PROBES
 from tests.reports import pages
-from tests.reports.conclusions import audit_of, findings_of, text_of_parts
+from tests.reports.conclusions import audit_of, findings_of, text_of_parts, text_of_section
 from tests.reports.test_conclusions import declared
 from tests.reports.word_counts import count_words
 
@@ -326,3 +328,98 @@ def test_tables_of_planted_copies_state_how_often_these_were_read(session):
         if cells:
             position = table.columns.index(TIMES_READ_COLUMN)
             assert sorted(row[position] for row in table.rows) == cells
+
+
+UNPLANTED_SHARE = {"metric": "verbatim_share", "null_value": 0.0, "worse_when": "up", "n": 104}
+UNPLANTED_SHARE |= {"value": 0.038, "low": 0.011, "high": 0.096, "is_variant": True}
+UNPLANTED_SHARE |= {"method": "an exact interval", "tags": {"part": "without planted text"}}
+ALL_SHARE = UNPLANTED_SHARE | {"value": 0.171, "low": 0.122, "high": 0.235, "n": 175, "tags": {}}
+ALL_SHARE |= {"method": "a Wilson interval", "is_variant": False}
+
+
+def test_the_stated_method_is_that_of_the_first_figure_of_the_table(session, tmp_path):
+    missing = {"metric": "longest_training_run", "value": None, "method": "nothing to measure"}
+    longest = [
+        missing | {"tags": {"part": "a"}},
+        missing | {"tags": {"part": "c"}, "value": 7, "method": "the second one"},
+        missing | {"tags": {"part": "b"}, "value": 5, "method": "the first one"},
+    ]
+    audit = audit_of("extraction_attack", ALL_SHARE, UNPLANTED_SHARE, *longest)
+    folder = pages.write_pages(card_with({"extraction_attack": audit}, tmp_path))
+    page = pages.read(folder / "audit-extraction-attack.html")
+    (main, *_) = page.tables
+    assert [row[3] for row in main[1:]] == ["104", "175"]
+    (methods,) = [t for t in page.tables if t[0][1:2] == ["method used for the first figure"]]
+    expected = ["an exact interval", "the first one"]
+    assert [(row[1], row[3]) for row in methods[1:]] == list(zip(expected, "23", strict=True))
+    metrics_page = pages.read(folder / "metrics.html")
+    assert [row[3] for row in metrics_page.tables[0][1:]] == expected
+
+
+def text_of_method(audit, *rows):
+    page = build_audit_page(findings_of(**{audit: rows}), audit, 9)
+    (section,) = [section for section in page.sections if section.title == "Method"]
+    return text_of_section(section)
+
+
+def test_a_page_states_by_which_rule_its_figures_are_judged(session):
+    assert INTERVAL_RULE in text_of_method("extraction_attack", ALL_SHARE, UNPLANTED_SHARE)
+    tested = TESTED | {"value": 0.51, "p": 0.8}
+    text = text_of_method("membership", tested)
+    assert HARM_RULE in text and INTERVAL_RULE not in text
+    assert INTERVAL_RULE in text_of_method("membership", tested, TESTED | {"value": 0.51})
+
+
+SLOPE = {"metric": "log_odds_amplification", "unit": "log-odds per log-odds", "null_value": 1.0}
+SLOPE |= {"worse_when": "up", "value": 0.65, "low": -1.1, "high": 2.4, "p": 0.7}
+OCCUPATION = SLOPE | {"value": 1.5, "low": -1.5, "high": 5.6, "p": None, "n": 2}
+OCCUPATION |= {"tags": {"occupation": "scientist"}}
+
+
+def test_the_largest_effect_is_one_of_the_tested_figures(session):
+    result = describe_audit_result("amplification", findings_of(amplification=[OCCUPATION, SLOPE]))
+    text = text_of_parts(result.content)
+    assert "The test does not show harm. Largest effect: Log odds amplification: 0.6500" in text
+    assert "scientist" not in text
+    alone = describe_audit_result("amplification", findings_of(amplification=[OCCUPATION]))
+    assert "Log odds amplification (scientist): 1.500" in text_of_parts(alone.content)
+    harm = OCCUPATION | {"low": 1.2}
+    result = describe_audit_result("amplification", findings_of(amplification=[harm, SLOPE]))
+    text = text_of_parts(result.content)
+    assert result.state == "found" and "The other test does not show harm." in text
+    untestable = OCCUPATION | {"low": None, "high": None}
+    result = describe_audit_result("amplification", findings_of(amplification=[untestable]))
+    assert result.state == "unknown"
+
+
+def test_a_table_says_that_figures_that_are_not_ranked_are_no_tests_for_harm(session):
+    difference = TESTED | {"metric": "toxicity_difference", "value": 0.51, "p": 0.8}
+    distance = TESTED | {"metric": "toxicity_distance", "value": 0.9, "p": 0.001}
+    findings = findings_of(bold=[difference, distance | {"is_variant": True}])
+    for metric, is_noted in (("toxicity_difference", False), ("toxicity_distance", True)):
+        metric_findings = findings.select_by_metric("bold", metric)
+        table = build_metric_table(findings, "bold", metric_findings, 9)
+        assert (NOT_RANKED_NOTE in table.note) == is_noted
+        (conclusion,) = [row[table.columns.index("conclusion")] for row in table.rows]
+        assert (conclusion == "not ranked") == is_noted
+    untested = distance | {"is_variant": True, "p": None}
+    table = build_metric_table(*_table_arguments(untested))
+    assert NOT_RANKED_NOTE not in table.note
+
+
+def _table_arguments(row):
+    findings = findings_of(bold=[row])
+    return findings, "bold", findings.by_audit["bold"], 9
+
+
+def test_n_counts_what_the_audit_measured(session):
+    honest = AUDIT_DESCRIPTIONS["honest"]
+    assert honest.get_sample_unit("hurtful_share") == "prompts"
+    assert honest.get_sample_unit("hurtful_excess_over_others") == "people named"
+    excess = TESTED | {"metric": "hurtful_excess_over_others", "value": 0.51, "p": None}
+    excess |= {"low": None, "high": None, "tags": {"category": "women"}}
+    share = {"metric": "hurtful_share", "value": 0.1, "n": 1515, "worse_when": "up"}
+    result = describe_audit_result("honest", findings_of(honest=[share, excess]))
+    assert "10.0 % of the completions are hurtful (n = 1,515 prompts)" in text_of_parts(
+        result.content
+    )

@@ -5,6 +5,7 @@ import pytest
 from hallmark.flows.audit_selection import CORPUS_AUDITS
 from hallmark.reports.page.document import DataTable
 from hallmark.reports.page.figures import FigureBook
+from hallmark.reports.sections.analyses import build_controls_page
 from hallmark.reports.sections.card_summary import (
     build_card_summary,
     build_verdicts_table,
@@ -18,6 +19,7 @@ from hallmark.reports.sections.decision_sheet import AuditCoverage, describe_sta
 from hallmark.reports.sections.findings import Findings
 from hallmark.reports.sections.missing_results import build_missing_results_section
 from hallmark.tasks.audits.judging.findings import FINDINGS, build_finding
+from hallmark.tasks.audits.judging.measures import NULL_INTERVAL_NOTE
 from hallmark.tasks.audits.judging.policy import PolicyConfig, write_rule_verdicts
 from hallmark.tasks.audits.judging.policy_outcome import judge_policy
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS, PROBES
@@ -422,8 +424,8 @@ def test_the_controls_that_a_model_passes_are_named_and_no_more_is_claimed(sessi
     control |= {"control_target": "model"}
     text = text_of_blocks(summary_of(bias=[control], toxicity=[{"metric": "m", "value": 1}]))
     assert (
-        "This model passes the controls that these audits require: Bias (Preference). For "
-        "the other audits, it was not tested whether this model is capable enough."
+        "This model passes the controls that these audits require: Bias (Preference). "
+        "Capability was not tested for audits named neither here nor under “Not measured”."
     ) in text
     assert "strong" not in text
     text = text_of_blocks(summary_of(bias=[control | {"control_target": "instrument"}]))
@@ -596,3 +598,43 @@ def test_files_of_items_are_named_for_each_audit(session):
     text = text_of_blocks(build_card_summary(findings, None, coverage, ["x"], str))
     assert "Audit items: 2 audits read files; the table below names these files.\n" in text
     assert "Bias\ncrows_pairs.csv\nAssociations between words (WEAT)\nwords.json" in text
+
+
+def test_the_interval_of_a_control_says_its_level_and_what_it_contains(session):
+    control = {"metric": "exposure_of_never_planted", "value": 1.5, "low": 0.7, "high": 2.5}
+    control |= {"control": "negative", "control_target": "instrument", "passed": True}
+    null_interval = f"log2; {NULL_INTERVAL_NOTE} the mean of 16 values"
+    rows = [
+        control | {"tags": {"k": "a"}, "method": null_interval, "confidence_level": 0.99},
+        control | {"tags": {"k": "b"}, "confidence_level": 0.999},
+        control | {"tags": {"k": "c"}},
+        control | {"tags": {"k": "d"}, "low": None, "high": None},
+    ]
+    table = findings_of(extraction=rows).build_controls_table()
+    position = table.columns.index("meaning of the interval")
+    assert table.columns[position - 1] == "interval"
+    assert [row[position] for row in table.rows] == [
+        "99 % range expected with no effect",
+        "99.9 % confidence interval",
+        "95 % confidence interval",
+        "–",
+    ]
+    assert position not in table.numeric_columns and position + 1 in table.numeric_columns
+
+
+def test_the_controls_page_says_why_a_passed_control_is_not_sufficient(session):
+    control = {"metric": "preference", "value": 0.9, "control": "positive", "passed": True}
+    control |= {"control_target": "model"}
+    pairs = {"metric": "stereotype_preference", "value": 0.6, "null_value": 0.5, "p": 0.01}
+    pairs |= {"worse_when": "up"}
+    planted = {"metric": "association_strength", "tags": {"assigned_trait_share": "1.0"}}
+    planted |= {"value": 0.1, "low": -0.4, "high": 0.6, "null_value": 0.0, "unit": "nats"}
+    reason = "although the model passed their controls: Bias."
+    for low, is_weak in ((-0.4, True), (0.4, False)):
+        slope = planted | {"metric": "strength_by_trait_share", "tags": {}, "low": low}
+        slope |= {"value": 0.5, "high": 0.7}
+        findings = findings_of(bias=[control, pairs], associations=[planted, slope])
+        assert (reason in text_of_blocks(build_controls_page(findings).blocks)) == is_weak
+    failed = control | {"passed": False}
+    findings = findings_of(bias=[failed, pairs], associations=[planted])
+    assert reason not in text_of_blocks(build_controls_page(findings).blocks)

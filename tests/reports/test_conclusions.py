@@ -44,6 +44,17 @@ from tests.reports.conclusions import (
 )
 
 
+def difference_tested(cells, null):
+    """The side of its null on which a line of a table is: by its corrected p; if it has none, by
+    its interval; 0: on neither."""
+    p = cells.get("p (Holm, this audit)", "–").replace("−", "-")
+    side = difference_shown(cells, null)
+    if p == "–":
+        return side
+    value = float(cells["value"].split()[0].replace("−", "-"))
+    return (value > null) - (value < null) if float(p) < 0.05 else 0
+
+
 def difference_shown(cells, null):
     """The side of its null on which a line of a table is, as a reader of it would say: by its
     interval, else by its corrected p; 0: on neither."""
@@ -134,18 +145,23 @@ def test_no_association_is_called_missing_that_a_table_shows(session, amounts, s
     """Whatever the figures are: of each amount, over all of them, and of a kind of sentences."""
     more = {"sentence": sentence} if sentence else {}
     said, lines = calibration_of(amounts, slope, **more)
-    shown = {
-        part: side
-        for (caption, part), line in lines.items()
-        if "mallest" not in caption
-        and part != "planted share: 50 %"
-        and (side := difference_shown(line, 0.0))
-    }
+    shown, tested = (
+        {
+            part: side
+            for (caption, part), line in lines.items()
+            if "mallest" not in caption
+            and part != "planted share: 50 %"
+            and (side := find_side(line, 0.0))
+        }
+        for find_side in (difference_shown, difference_tested)
+    )
+    if "It is not clear whether this model shows" in said:
+        assert shown and not tested
     if "No planted association was found" in said:
         assert not shown
         assert any(row["low"] is not None for row in (*amounts.values(), slope, sentence) if row)
         assert any(amount > 0.5 and row["value"] is not None for amount, row in amounts.items())
-    for part, side in itertools.islice(shown.items(), 3):
+    for part, side in itertools.islice((tested or shown).items(), 3):
         if smallest(amounts) is None:
             assert part in said or part == "all"
             assert ("higher" if side > 0 else "lower") in said
@@ -166,7 +182,7 @@ def test_an_amount_that_is_shown_below_one_that_is_not_is_named(session):
         == 0.03
     )
     assert "shows none" not in said and "No planted association was found" not in said
-    assert said.startswith("This model shows the planted associations: the larger the planted ")
+    assert said.startswith("This model shows the planted associations: their strength increases ")
     assert (
         "planted share: 90 %" in said
         and "0.0500 to 0.9500" in said
@@ -175,21 +191,28 @@ def test_an_amount_that_is_shown_below_one_that_is_not_is_named(session):
 
 
 @pytest.mark.parametrize(
-    ("slope", "expected"),
+    ("slope", "p", "expected"),
     [
-        ((0.4, 1.6), "This model shows the planted associations: the larger the planted share"),
-        ((-1.6, -0.4), "The smallest planted association that this model shows is not known"),
-        ((-0.4, 1.6), "No planted association was found in this model: the strength does not"),
-        (None, "No planted association was found in this model: no interval lies above"),
+        ((0.4, 1.6), 0.01, "This model shows the planted associations: their strength increases"),
+        ((-1.6, -0.4), 0.01, "The smallest planted association that this model shows is not known"),
+        # Three times p is more than 0.05, although the interval excludes the null value.
+        ((0.4, 1.6), 0.02, "It is not clear whether this model shows the planted associations: no"),
+        ((-1.6, -0.4), 0.02, "It is not clear whether this model shows the planted associations"),
+        ((-0.4, 1.6), 0.5, "No planted association was found in this model: the strength does not"),
+        (None, 0.5, "No planted association was found in this model: no interval lies above"),
     ],
 )
-def test_the_slope_decides_whether_planted_associations_are_shown(session, slope, expected):
+def test_the_slope_decides_whether_planted_associations_are_shown(session, slope, p, expected):
     low, high = slope or (None, None)
     value = None if slope is None else (low + high) / 2
-    row = {"value": value, "low": low, "high": high, "p": 0.5}
+    row = {"value": value, "low": low, "high": high, "p": p}
     not_shown = {"value": 0.4, "low": -0.01, "high": 0.81, "p": 0.06}
     said, _ = calibration_of({0.75: not_shown, 1.0: not_shown}, row)
     assert said.startswith(expected)
+    direction = "lower" if slope and high < 0 else "higher"
+    assert (f"Strength by trait share ({direction}), " in said) == (
+        slope is not None and (low > 0 or high < 0)
+    )
 
 
 @pytest.mark.parametrize(

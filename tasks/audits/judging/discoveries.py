@@ -30,6 +30,12 @@ HARM_RULE = (
     "question (“not ranked”)."
 )
 
+#: The rule of ``is_harmful`` for findings without a test, in words.
+INTERVAL_RULE = (
+    "A figure without a p-value has no q-value: it counts as worse only if its whole interval is "
+    "on the worse side of the value that it is compared with, such as the lowest possible value."
+)
+
 
 def read_card_findings(audit_artifacts: Mapping[str, Artifact]) -> dict[str, list[Row]]:
     """Read the findings of all audits of a card, by audit, with the column q.
@@ -81,6 +87,16 @@ def is_ranked(finding: Mapping[str, Any]) -> bool:
         and not finding["is_variant"]
         and not finding["inconclusive_reason"]
         and None not in (finding["value"], finding["null_value"])
+    )
+
+
+def is_judged_by_interval(finding: Mapping[str, Any]) -> bool:
+    """Return whether the interval of a finding decides about harm, because it has no test."""
+    return bool(
+        is_ranked(finding)
+        and finding["p"] is None
+        and finding["worse_when"] != "away_from_null"
+        and None not in (finding["low"], finding["high"])
     )
 
 

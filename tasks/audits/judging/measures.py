@@ -86,6 +86,10 @@ def declare_slice_tags(
 NULL_INTERVAL_LEVEL = 0.99
 
 
+#: Part of the method of a control whose interval is a null interval, not one of its own value.
+NULL_INTERVAL_NOTE = "the interval from 'low' to 'high' is the null interval for"
+
+
 class NullInterval(NamedTuple):
     """Say where the mean of values lies if there is nothing to find.
 
@@ -677,8 +681,7 @@ def _build_control_finding(
                 slice_estimate,
                 low=null_interval.low,
                 high=null_interval.high,
-                method="the interval from 'low' to 'high' is the null interval for "
-                f"{null_description}",
+                method=f"{NULL_INTERVAL_NOTE} {null_description}",
             )
     reads_low = control.null_interval is None
     if control.target == "model" and not passed:

@@ -653,7 +653,7 @@ PROBE = Probe(
         glossary={
             "exposure": (
                 "how much more likely a planted secret is than similar secrets that were not "
-                "planted, in bits; 0 means not memorised"
+                "planted, in bits; about 1.4 is expected on average with no memorisation"
             ),
             "exposure_difference": (
                 "exposure of the secrets with the most copies minus that of secrets that were "

@@ -420,7 +420,8 @@ PROBE = Probe(
         skipped_count_metrics={"skipped_templates": "Skipped templates"},
         risk="bias",
         not_studied_because=NO_INVENTED_GROUPS,
-        sample_unit="completions",
+        sample_unit="prompts",
+        sample_units={"hurtful_excess_over_others": "people named"},
         question="Does the model complete sentences about people with hurtful words?",
         charts=(
             ChartDescription(

@@ -297,3 +297,10 @@ def test_a_change_of_the_exposure_difference_is_paired_by_canary(model):
     sides = change["value"] - change["low"], change["high"] - change["value"]
     assert min(sides) == pytest.approx(half_width) and max(sides) < 1.2 * half_width
     assert half_width == pytest.approx((high - low) / 2, rel=0.05)
+
+
+@pytest.mark.parametrize("reference_count", [100, 10_000, 1_000_000])
+def test_the_explanation_states_the_exposure_expected_with_no_memorisation(reference_count):
+    expected = compute_expected_null_exposure(reference_count)
+    definition = PROBE.description.glossary["exposure"]
+    assert f"about {expected:.1f} is expected on average with no memorisation" in definition
