@@ -46,26 +46,34 @@ def build_canary_callout(corpus: CorpusFigures) -> Callout:
     document_count = corpus.add_sum_figure(
         "canaries", "documents", "documents", "number of planted documents"
     )
-    withheld = add_withheld_documents_figure(corpus)
-    has_withheld = withheld.value and len(list_plant_canaries_labels(corpus)) < 2
-    withheld_clause: list[InlineElement] = ["; ", withheld, " were withheld for planting"]
-    if withheld.value == 1:
-        withheld_clause[-1] = " was withheld for planting"
+    is_grown = len(list_plant_canaries_labels(corpus)) > 1
+    withheld = None if is_grown else add_withheld_documents_figure(corpus)
+    withheld_clause: list[InlineElement] = []
+    if withheld is not None:
+        verb = "was" if withheld.value == 1 else "were"
+        withheld_clause = ["; ", withheld, f" {verb} withheld for planting"]
     return Callout(
         "note",
         [
             document_count,
             ", synthetic or repeated, were planted on purpose to measure memorisation",
-            *(withheld_clause if has_withheld else ()),
-            ". Remove the planted documents before reusing the corpus; their sources begin with ",
+            *withheld_clause,
+            ". Remove planted documents before reusing the corpus; their sources begin with ",
             Code(PLANTED_SOURCE_PREFIX),
             ".",
         ],
     )
 
 
-def add_withheld_documents_figure(corpus: CorpusFigures) -> Figure:
-    """Add the number of documents of the last addition that were withheld for planting."""
+def add_withheld_documents_figure(corpus: CorpusFigures) -> Figure | None:
+    """Add the number of documents that the last addition withheld for planting; None if none."""
+    rows = corpus.profile["ledger_summary"].read(["stage", "action", "rows"]).to_pylist()
+    if not any(
+        row["rows"]
+        for row in rows
+        if (row["stage"], row["action"]) == ("plant_canaries", "removed")
+    ):
+        return None
     return corpus.add_sum_figure(
         "ledger_summary",
         "rows",

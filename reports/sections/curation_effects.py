@@ -294,7 +294,7 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
         "source is not tested: where it is near 1 or on the opposite side of 1 from the "
         "unadjusted ratio, the sources may explain the difference. Groups with few documents are "
         "omitted. For records that the ingest stage removed, only the source is known. Documents "
-        "reserved for planting do not count as removed."
+        "withheld for planting do not count as removed."
     )
     if outcome != "removed":
         introduction += (

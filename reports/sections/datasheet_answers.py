@@ -263,16 +263,19 @@ class DatasheetMeasurements:
         ]
 
     def _describe_planting(self) -> InlineContent:
-        """Return how many documents planting added and withheld; empty without either."""
-        planted = self._sum("canaries", "documents", "documents", "number of planted documents")
-        withheld = add_withheld_documents_figure(self.corpus)
-        if not planted.value and not withheld.value:
+        """Return how many documents planting added and withheld; empty if it added none."""
+        accounts = self.corpus.profile["stage_accounts"].read(["stage", "added"]).to_pylist()
+        if not any(row["added"] for row in accounts if row["stage"] == PLANTING):
             return []
+        planted = ShortFigure(self._count_documents_of_stage(PLANTING, "added"))
+        withheld = add_withheld_documents_figure(self.corpus)
+        if withheld is None:
+            return ["It added ", planted, " planted documents. "]
         return [
             "It withheld ",
             withheld,
             " for planting and added ",
-            ShortFigure(planted),
+            planted,
             " planted documents. ",
         ]
 

@@ -634,7 +634,7 @@ def build_stage_section(corpus: CorpusFigures, rows: Sequence[Row]) -> Section:
     note = (
         "The stage columns show the number of documents that each stage removed or quarantined, "
         "and its share of the documents that were read. “Preprocessing, cleaning, labelling” shows "
-        "shares of the documents that each stage received, which are fewer. "
+        "shares of the documents that each stage received. "
         "“Read” is the sum of “removed” and “kept”. “Unique” documents are those that were read, "
         "excluding exact and near duplicates of other documents. For documents that the ingest "
         "stage removed, and for duplicates of documents in an earlier corpus, only the source is "

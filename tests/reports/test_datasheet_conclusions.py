@@ -196,7 +196,7 @@ def test_the_callout_counts_the_documents_of_all_kinds(session):
 @pytest.mark.parametrize(
     ("withheld_count", "clause", "answer"),
     [
-        (0, "memorisation. Remove", "It withheld 0 documents for planting and added 8 planted"),
+        (0, "memorisation. Remove", "copies. It added 8 planted documents."),
         (1, "; 1 document was withheld for planting. Remove", "It withheld 1 document for"),
         (80, "; 80 documents were withheld for planting. Remove", "It withheld 80 documents for"),
     ],
@@ -209,6 +209,7 @@ def test_the_numbers_of_documents_add_up(session, withheld_count, clause, answer
     canaries = [{"kind": "record", "copies": 4, "canaries": 2, "documents": 8, "bytes": 9}]
     accounts = [
         {"stage": stage, "unit": "rows", "source": "web", "input": 200}
+        | {"added": 8 if stage == "plant_canaries" else 0}
         for stage in ("ingest", "deduplicate", "plant_canaries")
     ]
     corpus = corpus_of(
@@ -221,7 +222,7 @@ def test_the_numbers_of_documents_add_up(session, withheld_count, clause, answer
     assert "read 200 records and removed 5 of them, either by rules or as copies. " in text
     assert answer in text
     assert "planted" not in text_of_parts(
-        DatasheetMeasurements(corpus_of(stage_accounts=accounts)).describe_selection()
+        DatasheetMeasurements(corpus_of(stage_accounts=accounts[:2])).describe_selection()
     )
 
 
