@@ -24,8 +24,10 @@ from hallmark.reports.page.document import (
 )
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.corpus_breakdown import (
+    PLANTED_SOURCE_PREFIX,
     build_breakdown_section,
     build_occupations_section,
+    describe_planted_mentions,
 )
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
 from hallmark.reports.sections.group_sentiment import build_group_sentiment_section
@@ -44,16 +46,41 @@ def build_canary_callout(corpus: CorpusFigures) -> Callout:
     document_count = corpus.add_sum_figure(
         "canaries", "documents", "documents", "number of planted documents"
     )
+    is_grown = len(list_plant_canaries_labels(corpus)) > 1
+    withheld = None if is_grown else add_withheld_documents_figure(corpus)
+    withheld_clause: list[InlineElement] = []
+    if withheld is not None:
+        verb = "was" if withheld.value == 1 else "were"
+        withheld_clause = ["; ", withheld, f" {verb} withheld for planting"]
     return Callout(
         "note",
         [
             document_count,
-            ", which are synthetic or repeated, were planted on purpose to measure memorisation. "
-            "Remove the planted documents before reusing the corpus; the names of their sources "
-            "begin with ",
-            Code("planted/"),
+            ", synthetic or repeated, were planted on purpose to measure memorisation",
+            *withheld_clause,
+            ". Remove planted documents before reusing the corpus; their sources begin with ",
+            Code(PLANTED_SOURCE_PREFIX),
             ".",
         ],
+    )
+
+
+def add_withheld_documents_figure(corpus: CorpusFigures) -> Figure | None:
+    """Add the number of documents that the last addition withheld for planting; None if none."""
+    rows = corpus.profile["ledger_summary"].read(["stage", "action", "rows"]).to_pylist()
+    if not any(
+        row["rows"]
+        for row in rows
+        if (row["stage"], row["action"]) == ("plant_canaries", "removed")
+    ):
+        return None
+    return corpus.add_sum_figure(
+        "ledger_summary",
+        "rows",
+        "documents",
+        "number of documents withheld for planting",
+        stage="plant_canaries",
+        action="removed",
     )
 
 
@@ -258,7 +285,7 @@ def describe_licences(corpus: CorpusFigures, stated_licence: str | None) -> Inli
     declared_licences = describe_declared_licences(
         corpus,
         stated_licence,
-        "Licence stated for the corpus as a whole: " if document_licences else "",
+        "Licences according to the config: " if document_licences else "",
     )
     return [*document_licences, *declared_licences]
 
@@ -565,7 +592,12 @@ def build_identity_mentions_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(
         DataTable("Identity terms in the text", columns, rows, frozenset({1, 2}), note),
         Paragraph(
-            ["Mentions are counted with a short list of English words; only whole words count."]
+            [
+                "Mentions are counted with a short list of English words; only whole words count.",
+                describe_planted_mentions(
+                    corpus.profile["identities"].read(["source", "mentions"]).to_pylist()
+                ),
+            ]
         ),
     )
     return section
@@ -605,9 +637,11 @@ def build_canaries_section(corpus: CorpusFigures) -> Section:
                 [
                     "The secrets, records and associations are invented; the passages were taken "
                     "from the corpus. The number of copies of each text was assigned at random. "
-                    "Texts with 0 copies were never planted and serve as controls. An association "
-                    "is a sentence that attributes an invented trait to an invented group; the "
-                    "planted share determines how often sentences about the group state this trait."
+                    "Texts with 0 copies were never planted and serve as controls; an excerpt of "
+                    "such a passage may nevertheless occur in another document, so that training "
+                    "can read it. An association is a sentence that attributes an invented trait "
+                    "to an invented group; the planted share determines how often "
+                    "sentences about the group state this trait."
                 ]
             ),
             DataTable("Planted texts", columns, rows, frozenset({1, 2, 3, 4})),

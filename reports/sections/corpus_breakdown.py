@@ -6,12 +6,15 @@ profile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hallmark.reports.page.document import DataTable, InlineElement, Paragraph, Section
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
 from hallmark.tasks.contract import Row, format_count
+
+#: The beginning of the names of the sources of planted documents.
+PLANTED_SOURCE_PREFIX = "planted/"
 
 #: Values of the table ``composition``: nothing is known, and all values that the profile merged.
 UNKNOWN_VALUE, OTHER_VALUES = "unknown", "other"
@@ -127,6 +130,24 @@ def _add_composition_figures(
 # Occupations -------------------------------------------------------------------------------------
 
 
+def describe_planted_mentions(rows: Iterable[Row]) -> str:
+    """Say how many mentions are in planted documents; empty if none is.
+
+    Args:
+        rows: Numbers of mentions by source, as ``mentions`` and ``source``.
+    """
+    planted_count = sum(
+        row["mentions"] for row in rows if row["source"].startswith(PLANTED_SOURCE_PREFIX)
+    )
+    if not planted_count:
+        return ""
+    verb = "is" if planted_count == 1 else "are"
+    return (
+        f" {format_count(planted_count, 'counted mention')} {verb} in planted documents; every "
+        "copy counts. Other pages may exclude planted documents, so their figures can differ."
+    )
+
+
 def build_occupations_section(corpus: CorpusFigures) -> Section:
     """Build the table of occupations whose share of women differs from the overall share.
 
@@ -164,6 +185,16 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
                 "other are near it in the same sentence. Of the counted mentions, ",
                 overall_share,
                 " have more words for women (such as she, her, woman, Mrs) nearby than for men.",
+                describe_planted_mentions(
+                    [
+                        {
+                            "source": row["source"],
+                            "mentions": row["women_mentions"] + row["men_mentions"],
+                        }
+                        for row in rows
+                        if row["occupation"] == ""
+                    ]
+                ),
             ]
         )
     )

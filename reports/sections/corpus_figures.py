@@ -148,6 +148,18 @@ class CorpusFigures:
             if rule["signal"] in TOXICITY_HEADS
         ]
 
+    def describe_toxicity_outcome(self) -> str:
+        """Return what the toxicity rules do to documents: "removed", "tagged", or either."""
+        actions = {rule.action for rule in self.list_toxicity_actions()}
+        if not actions or len(actions) > 1:
+            return "removed or tagged"
+        return "tagged" if actions == {"tag"} else "removed"
+
+    def describe_rule_outcome(self) -> str:
+        """Return what the rules of all stages do: "removed", or "removed or tagged"."""
+        has_tagging_rule = any(map(read_tagging_rule_names, self.stage_artifacts.values()))
+        return "removed or tagged" if has_tagging_rule else "removed"
+
     def is_tagging_rule(self, stage: str, rule: str) -> bool:
         """Return whether a rule of a stage tags documents and keeps them."""
         return stage in self.stage_artifacts and rule in read_tagging_rule_names(

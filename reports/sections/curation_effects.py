@@ -284,19 +284,24 @@ def build_rule_effect_sections(corpus: CorpusFigures) -> list[Section]:
 
 def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
     """Build one table of removal rates by group for each rule."""
+    outcome = corpus.describe_rule_outcome()
     introduction = (
         "For each reason in a ledger, the tables compare two shares: the share of the documents of "
-        "a group that were removed or tagged for this reason, and the corresponding share of all "
+        f"a group that were {outcome} for this reason, and the corresponding share of all "
         "other documents that the rule judged. Intervals treat clusters of near copies, not single "
         "documents, as independent. A group is listed if its unadjusted ratio differs from 1 with "
         "p below 5 %, after correction for testing all groups of the rule. The ratio adjusted for "
         "source is not tested: where it is near 1 or on the opposite side of 1 from the "
         "unadjusted ratio, the sources may explain the difference. Groups with few documents are "
         "omitted. For records that the ingest stage removed, only the source is known. Documents "
-        "reserved for planting do not count as removed. A rule that tags documents removes none: "
-        "its shares are relative to the documents that its stage kept. All rules and groups are "
-        "in the removal_rates table."
+        "withheld for planting do not count as removed."
     )
+    if outcome != "removed":
+        introduction += (
+            " A rule that tags documents removes none: its shares are relative to the documents "
+            "that its stage kept."
+        )
+    introduction += " All rules and groups are in the removal_rates table."
     section = Section("By rule", [Paragraph([introduction])])
     rows_by_rule: dict[tuple[str, str], list[Row]] = {}
     for row in read_removal_effects_rows(corpus, "removal_rates"):
@@ -599,7 +604,13 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
         )
     columns = ["documents", "stage", "reason", "ratio", "examples"]
     section.add_blocks(
-        DataTable("Documents removed or tagged", columns, table_rows, frozenset({3, 4}), note)
+        DataTable(
+            f"Documents {corpus.describe_rule_outcome()}",
+            columns,
+            table_rows,
+            frozenset({3, 4}),
+            note,
+        )
     )
     return section
 

@@ -127,10 +127,11 @@ def build_detection_rate_table(
                 *_format_share_cells(figure, row),
             ]
         )
+    outcome = corpus.describe_toxicity_outcome()
     note = (
         "Recall is the share of the known cases that the stage found. Precision is the share of "
         "the reported cases that are known cases. The false-alarm rate is the share of the "
-        "documents without known cases that were nevertheless removed or tagged. Each stage is "
+        f"documents without known cases that were nevertheless {outcome}. Each stage is "
         "judged only on the documents that it received. "
     )
     note = f"{note}{extra_note}".strip()

@@ -12,7 +12,11 @@ from typing import Any
 from hallmark.reports.page.answers import Answer, MeasuredAnswer, combine_answers
 from hallmark.reports.page.document import InlineContent, InlineElement, ShortFigure
 from hallmark.reports.page.figures import Figure
-from hallmark.reports.sections.composition import has_canaries, list_plant_canaries_labels
+from hallmark.reports.sections.composition import (
+    add_withheld_documents_figure,
+    has_canaries,
+    list_plant_canaries_labels,
+)
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
 from hallmark.reports.sections.group_removals import (
     describe_differences,
@@ -21,6 +25,7 @@ from hallmark.reports.sections.group_removals import (
 from hallmark.reports.sections.metadata import describe_document_licences
 from hallmark.reports.sections.personal_data import (
     describe_personal_data_treatment,
+    describe_searched_documents,
     has_personal_data_search,
 )
 from hallmark.reports.sections.preprocessing import describe_toxicity_actions
@@ -251,8 +256,27 @@ class DatasheetMeasurements:
             ShortFigure(self._count_documents_of_stage(INGEST, "input")),
             " records and removed ",
             ShortFigure(add_removed_documents_figure(self.corpus)),
-            " of them, either by rules or as copies. Whether the sources are samples of larger "
+            " of them, either by rules or as copies. ",
+            *self._describe_planting(),
+            "Whether the sources are samples of larger "
             "sets, and whether they are representative, was not measured.",
+        ]
+
+    def _describe_planting(self) -> InlineContent:
+        """Return how many documents planting added and withheld; empty if it added none."""
+        accounts = self.corpus.profile["stage_accounts"].read(["stage", "added"]).to_pylist()
+        if not any(row["added"] for row in accounts if row["stage"] == PLANTING):
+            return []
+        planted = ShortFigure(self._count_documents_of_stage(PLANTING, "added"))
+        withheld = add_withheld_documents_figure(self.corpus)
+        if withheld is None:
+            return ["It added ", planted, " planted documents. "]
+        return [
+            "It withheld ",
+            withheld,
+            " for planting and added ",
+            planted,
+            " planted documents. ",
         ]
 
     def describe_data(self) -> InlineContent:
@@ -407,7 +431,9 @@ class DatasheetMeasurements:
             "personal_data", "spans", "spans", "number of passwords and keys found", type="SECRET"
         )
         return [
-            "Detectors found ",
+            "Detectors searched the ",
+            *describe_searched_documents(self.corpus),
+            ". They found ",
             credentials,
             " with passwords or keys. Hallmark does not recognise other confidential text.",
         ]
@@ -468,7 +494,9 @@ class DatasheetMeasurements:
             "personal_data", "spans", "spans", "number of spans of personal data found"
         )
         return [
-            "Possibly. Detectors found ",
+            "Possibly. Detectors searched the ",
+            *describe_searched_documents(self.corpus),
+            ". They found ",
             spans,
             f" of personal data. {describe_personal_data_treatment(self.corpus)} Names and "
             "addresses are not detected.",
@@ -489,7 +517,9 @@ class DatasheetMeasurements:
             for name in types
         ]
         return [
-            "Detectors found, before curation: ",
+            "Detectors searched the ",
+            *describe_searched_documents(self.corpus),
+            ". They found: ",
             *(_list_counts(counts) or ["no personal data"]),
             ". ",
             *self._describe_mentioned_groups(),

@@ -27,6 +27,7 @@ def build_filter_error_section(corpus: CorpusFigures) -> Section:
     """Build the section: recall and false alarms, then the largest shift by identity."""
     rows = list_filter_error_rows(corpus)
     section = Section(get_filter_error_title(corpus))
+    outcome = corpus.describe_toxicity_outcome()
     for source in dict.fromkeys(row["source"] for row in rows):
         source_rows = [row for row in rows if row["source"] == source]
         if sentence := describe_filter_errors(corpus, source, source_rows):
@@ -34,7 +35,7 @@ def build_filter_error_section(corpus: CorpusFigures) -> Section:
         section.add_blocks(
             build_detection_rate_table(
                 corpus,
-                f"Documents of the source “{source}” that the toxicity filter removed or tagged",
+                f"Documents of the source “{source}” that the toxicity filter {outcome}",
                 source_rows,
             )
         )
@@ -144,7 +145,7 @@ def describe_filter_errors(
     joined = clauses[0] if len(clauses) == 1 else [*clauses[0], " and ", *clauses[1]]
     return [
         f"In the invented documents of the source “{source}”, whose content is known, the toxicity "
-        "filter removed or tagged ",
+        f"filter {corpus.describe_toxicity_outcome()} ",
         *joined,
         ".",
     ]

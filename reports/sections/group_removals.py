@@ -219,7 +219,7 @@ def describe_differences(corpus: CorpusFigures, rows: Sequence[Row]) -> InlineCo
         content.append(f" {SOURCE_MIX_SENTENCE}")
     other_count = len(compared_rows) - len(significant_rows)
     if not significant_rows:
-        content.append(" No group differs significantly.")
+        content.append(" No group differs significantly over all stages together.")
     elif other_count:
         verb = "shows" if other_count == 1 else "show"
         other_groups = format_count(other_count, "other group")
@@ -632,7 +632,9 @@ def build_stage_section(corpus: CorpusFigures, rows: Sequence[Row]) -> Section:
     stage_names = map(name_corpus_stage, stages)
     columns = ["documents", "read", *stage_names, "removed", "kept", "unique"]
     note = (
-        "The stage columns show the number of documents that each stage removed or quarantined. "
+        "The stage columns show the number of documents that each stage removed or quarantined, "
+        "and its share of the documents that were read. “Preprocessing, cleaning, labelling” shows "
+        "shares of the documents that each stage received. "
         "“Read” is the sum of “removed” and “kept”. “Unique” documents are those that were read, "
         "excluding exact and near duplicates of other documents. For documents that the ingest "
         "stage removed, and for duplicates of documents in an earlier corpus, only the source is "

@@ -31,17 +31,21 @@ from hallmark.reports.sections.findings import (
     Findings,
     get_audit_title,
     is_about_groups,
+    list_measured_groups,
     name_finding,
 )
-from hallmark.reports.sections.personal_data import describe_personal_data_treatment
+from hallmark.reports.sections.personal_data import (
+    describe_personal_data_treatment,
+    describe_searched_documents,
+    has_personal_data_search,
+)
 from hallmark.reports.sections.training import get_start_checkpoint_name
 from hallmark.reports.sections.training_coverage import describe_training_coverage
 from hallmark.tasks.audits.audit_descriptions import Headline
 from hallmark.tasks.audits.judging.discoveries import is_ranked
 from hallmark.tasks.audits.judging.training_exposure import find_last_checkpoint_step
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-from hallmark.tasks.audits.slice_tags import LEXICON_GROUP_TAGS
-from hallmark.tasks.contract import Artifact, format_count
+from hallmark.tasks.contract import Artifact, Row, format_count
 
 #: The setting of the model card that answers a question, by id of the question.
 SETTING_BY_QUESTION = {
@@ -56,7 +60,6 @@ SETTING_BY_QUESTION = {
     "use_primary_users": "intended_users",
     "use_out_of_scope": "out_of_scope",
     "ethics_risks": "ethics",
-    "ethics_use_cases": "out_of_scope",
     "caveats_recommendations": "caveats",
 }
 
@@ -196,19 +199,18 @@ class ModelCardMeasurements:
         group_findings = [
             finding for finding in self._list_measured_findings() if is_about_groups(finding.row)
         ]
-        names = sorted(
-            {
-                value.rpartition(":")[2] if tag in LEXICON_GROUP_TAGS else value
-                for finding in group_findings
-                for tag, value in dict(finding.row["slice"]).items()
-                if tag in SINGLE_GROUP_TAGS or (tag in LEXICON_GROUP_TAGS and ":" in value)
-            }
-        )
-        if not names:
+        if not group_findings:
             return MeasuredAnswer([])
+        rows_by_audit: dict[str, list[Row]] = {}
+        for finding in group_findings:
+            rows_by_audit.setdefault(finding.row["audit"], []).append(finding.row)
+        groups = " ".join(
+            f"{get_audit_title(audit)}: {'; '.join(list_measured_groups(rows))}."
+            for audit, rows in rows_by_audit.items()
+        )
         content = [
-            f"Groups of people with separate figures: {'; '.join(names)}. The word lists and "
-            "audit sets determine the groups; other groups were not measured."
+            f"Groups of people and kinds of groups with separate figures, by audit. {groups} The "
+            "word lists and audit sets determine the groups; other groups were not measured."
         ]
         return MeasuredAnswer(content, [finding.figure for finding in group_findings])
 
@@ -325,10 +327,14 @@ class ModelCardMeasurements:
             "personal_data", "spans", "spans", "number of spans of personal data found"
         )
         treatment = describe_personal_data_treatment(self.corpus_figures)
+        if not has_personal_data_search(self.corpus_figures):
+            return [treatment]
         return [
-            "Spans of personal data found in the training text: ",
-            ShortFigure(spans),
-            f". {treatment}",
+            "Detectors searched the ",
+            *describe_searched_documents(self.corpus_figures),
+            ". They found ",
+            spans,
+            f" of personal data. {treatment}",
         ]
 
     def describe_mitigations(self) -> InlineContent:

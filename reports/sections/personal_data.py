@@ -16,7 +16,7 @@ from hallmark.reports.page.document import (
     Paragraph,
     Section,
 )
-from hallmark.reports.sections.corpus_figures import CorpusFigures
+from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
 from hallmark.reports.sections.curation_evaluation import RECOVERY_TITLE, list_personal_data_rates
 from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE
 
@@ -34,6 +34,22 @@ POLICY_OUTCOMES: Mapping[str, tuple[str, list[str], str]] = {
 def has_personal_data_search(corpus: CorpusFigures) -> bool:
     """Return whether the corpus stages searched for personal data and applied a policy to it."""
     return FIND_PERSONAL_DATA in corpus.stage_artifacts and REDACT_SPANS in corpus.stage_artifacts
+
+
+def describe_searched_documents(corpus: CorpusFigures) -> list[InlineElement]:
+    """Name the documents that were searched for personal data: those that masking received.
+
+    The search and the masking read the same documents, which earlier stages had kept.
+    """
+    searched = corpus.book.add_computed_figure(
+        f"flow-{REDACT_SPANS}-rows-input",
+        f"{REDACT_SPANS}: input",
+        "documents",
+        (PROFILE, "stage_accounts"),
+        {"stage": REDACT_SPANS, "unit": "rows"},
+        value_column="input",
+    )
+    return [searched, f" that earlier stages had kept (input of {REDACT_SPANS})"]
 
 
 def get_personal_data_policy(corpus: CorpusFigures, data_type: str = "") -> str:
@@ -65,6 +81,8 @@ def build_personal_data_section(corpus: CorpusFigures) -> Section:
     if not has_personal_data_search(corpus):
         section.add_blocks(Paragraph(["This corpus was not searched for personal data."]))
         return section
+    searched_documents = describe_searched_documents(corpus)
+    section.add_blocks(Paragraph(["The detectors searched the ", *searched_documents, "."]))
     detected_types = set(
         corpus.stage_artifacts[FIND_PERSONAL_DATA]["spans"]
         .read(["type"])["type"]

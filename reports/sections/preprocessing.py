@@ -233,7 +233,8 @@ def build_published_rules_section(corpus: CorpusFigures) -> Section:
 
 def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
     """Build the table of documents that toxicity rules removed from each source."""
-    section = Section("Documents removed or tagged by the toxicity filter")
+    outcome = corpus.describe_toxicity_outcome()
+    section = Section(f"Documents {outcome} by the toxicity filter")
     if action_texts := describe_toxicity_actions(corpus):
         section.add_blocks(BulletList(action_texts))
     rules = corpus.list_toxicity_removal_rules()
@@ -286,7 +287,9 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
     columns = ["source", "input", "removed", "share removed"]
     note = (
         f"Rules: {', '.join(rules)}. A document that several rules of the {SCORE_FILTER} stage "
-        "would remove is counted only under the first of these rules."
+        "would remove is counted only under the first of these rules. “Input” is the number of "
+        "documents that this stage received; “Removed documents by stage” has shares of all "
+        "documents that were read."
     )
     if len(source_names) > MAX_SOURCES:
         note += (
@@ -338,8 +341,7 @@ def explain_toxicity_action(action: str, scorer_kind: str) -> str:
     origin = (
         "This action of the rule is the default."
         if action == default_action
-        else "The config sets the action of the rule; the default is to "
-        f"{default_action} documents."
+        else "The config sets this action of the rule."
     )
     return " ".join([origin, SCORER_WARNINGS.get(scorer_kind, "")]).rstrip()
 

@@ -17,6 +17,7 @@ from hallmark.reports.sections.composition import has_canaries
 from hallmark.reports.sections.corpus_breakdown import UNKNOWN_VALUE
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
 from hallmark.tasks.contract import format_count
+from hallmark.tasks.corpus.reading.metadata import LICENCE_FIELD
 
 #: What the answer starts with, by the stated decision.
 DECISION_SENTENCES = {
@@ -58,14 +59,15 @@ def describe_known_licences(corpus: CorpusFigures) -> InlineContent:
         value_column="documents",
     )
     licensed_count = document_count - int(unlicensed.value or 0)
+    origin = describe_licence_origin(corpus, licensed_count)
     if licensed_count == document_count:
-        return ["A licence is stated for every document, by the document itself or by its source."]
+        return [f"A licence is stated for every document, {origin}."]
     if not licensed_count:
         return ["No licence is stated for any of ", unlicensed, "."]
     content: list[InlineElement] = [
         f"A licence is stated for {format_count(licensed_count, 'document')} "
-        f"({format_number(licensed_count / document_count, 'share')}), by the document itself or "
-        "by its source. No licence is stated for ",
+        f"({format_number(licensed_count / document_count, 'share')}), {origin}. "
+        "No licence is stated for ",
         unlicensed,
     ]
     if has_canaries(corpus):
@@ -75,3 +77,17 @@ def describe_known_licences(corpus: CorpusFigures) -> InlineContent:
         verb = "was" if planted.value == 1 else "were"
         content += [", of which ", ShortFigure(planted), f" {verb} planted"]
     return [*content, "."]
+
+
+def describe_licence_origin(corpus: CorpusFigures, licensed_count: int) -> str:
+    """Return who states the licences: documents, their sources, or some of both."""
+    own_count = sum(
+        row["documents"]
+        for row in corpus.profile["metadata_fields"].read(["field", "documents"]).to_pylist()
+        if row["field"] == LICENCE_FIELD
+    )
+    if not own_count:
+        return "by their sources" if licensed_count > 1 else "by its source"
+    if own_count >= licensed_count:
+        return "by the documents themselves" if licensed_count > 1 else "by the document itself"
+    return f"by the document itself ({own_count:,}) or by its source"

@@ -13,11 +13,16 @@ from hypothesis import strategies as st
 from hallmark.reports.datasheet import DatasheetConfig, build_datasheet
 from hallmark.reports.page.document import DataTable
 from hallmark.reports.page.figures import FigureBook
-from hallmark.reports.sections.composition import build_canary_callout, build_toxicity_section
+from hallmark.reports.sections.composition import (
+    build_canary_callout,
+    build_identity_mentions_section,
+    build_toxicity_section,
+)
 from hallmark.reports.sections.corpus_breakdown import (
     UNKNOWN_VALUE,
     build_breakdown_section,
     build_occupations_section,
+    describe_planted_mentions,
 )
 from hallmark.reports.sections.corpus_figures import PROFILE, CorpusFigures
 from hallmark.reports.sections.curation_effects import (
@@ -26,6 +31,7 @@ from hallmark.reports.sections.curation_effects import (
     build_removed_examples_section,
     describe_largest_swap_difference,
 )
+from hallmark.reports.sections.datasheet_answers import DatasheetMeasurements
 from hallmark.reports.sections.preprocessing import (
     NEAR_DUPLICATE_EVALUATION,
     build_near_duplicates_section,
@@ -185,6 +191,68 @@ def test_the_callout_counts_the_documents_of_all_kinds(session):
     assert "8 documents" in text_of_parts(build_canary_callout(corpus_of(canaries=rows)).content)
     none = text_of_parts(build_canary_callout(corpus_of(canaries=rows[:1])).content)
     assert none == "Nothing was planted in this corpus."
+
+
+@pytest.mark.parametrize(
+    ("withheld_count", "clause", "answer"),
+    [
+        (0, "memorisation. Remove", "copies. It added 8 planted documents."),
+        (1, "; 1 document was withheld for planting. Remove", "It withheld 1 document for"),
+        (80, "; 80 documents were withheld for planting. Remove", "It withheld 80 documents for"),
+    ],
+)
+def test_the_numbers_of_documents_add_up(session, withheld_count, clause, answer):
+    """Documents in the corpus: those read, minus removed and withheld ones, plus planted ones."""
+    ledger = {"stage": "plant_canaries", "action": "removed", "source": "web", "bytes": 9}
+    ledger |= {"reason": "withheld for planting", "rows": withheld_count}
+    other = ledger | {"stage": "deduplicate", "reason": "exact duplicate", "rows": 5}
+    canaries = [{"kind": "record", "copies": 4, "canaries": 2, "documents": 8, "bytes": 9}]
+    accounts = [
+        {"stage": stage, "unit": "rows", "source": "web", "input": 200}
+        | {"added": 8 if stage == "plant_canaries" else 0}
+        for stage in ("ingest", "deduplicate", "plant_canaries")
+    ]
+    corpus = corpus_of(
+        canaries=canaries,
+        ledger_summary=[ledger, other] if withheld_count else [other],
+        stage_accounts=accounts,
+    )
+    assert clause in text_of_parts(build_canary_callout(corpus).content)
+    text = text_of_parts(DatasheetMeasurements(corpus).describe_selection())
+    assert "read 200 records and removed 5 of them, either by rules or as copies. " in text
+    assert answer in text
+    assert "planted" not in text_of_parts(
+        DatasheetMeasurements(corpus_of(stage_accounts=accounts[:2])).describe_selection()
+    )
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({"town": 91}, ""),
+        ({"town": 91, "planted/passage": 1}, " 1 counted mention is in planted documents; every"),
+        (
+            {"town": 91, "planted/passage": 64, "planted/record": 2},
+            " 66 counted mentions are in planted documents; every copy counts.",
+        ),
+    ],
+)
+def test_mentions_in_planted_documents_are_named(session, counts, expected):
+    mentions = [{"source": source, "mentions": count} for source, count in counts.items()]
+    assert describe_planted_mentions(mentions).startswith(expected)
+    assert bool(describe_planted_mentions(mentions)) == bool(expected)
+    identities = [{"group_name": "women", "term": "she", "documents": 1, **row} for row in mentions]
+    section = build_identity_mentions_section(corpus_of(identities=identities))
+    assert expected in text_of_section(section)
+    occupations = [
+        {"source": source, "occupation": occupation, "mentions": count}
+        | {"women_words": count, "men_words": 0, "women_mentions": count, "men_mentions": 0}
+        | {"women_share": 1.0, "low": 0.9, "high": 1.0}
+        for source, count in {"": sum(counts.values()), **counts}.items()
+        for occupation in ("", "lockkeeper")
+    ]
+    section = build_occupations_section(corpus_of(occupations=occupations))
+    assert expected in text_of_section(section)
 
 
 # What was looked for -----------------------------------------------------------------------------

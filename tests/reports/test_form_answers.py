@@ -248,8 +248,13 @@ def test_measured_answers_state_what_the_profile_counts(session):
     exact = "curation removed 4 exact copies of documents; near copies were not searched for."
     assert exact in answers["composition_errors"]
     spans = history["find_personal_data"]["spans"].row_count
-    assert f"Detectors found {spans} spans of personal data." in answers["composition_individuals"]
-    assert answers["composition_sensitive"].startswith("Detectors found, before curation: EMAIL")
+    searched = history["deduplicate"]["documents"].row_count
+    scope = (
+        f"Detectors searched the {searched} documents that earlier stages had kept (input of "
+        "redact_spans). They found"
+    )
+    assert f"{scope} {spans} spans of personal data." in answers["composition_individuals"]
+    assert answers["composition_sensitive"].startswith(f"{scope}: EMAIL")
     mentions: dict[str, int] = {}
     for row in profile["identities"].read(["group_name", "mentions"]).to_pylist():
         mentions[row["group_name"]] = mentions.get(row["group_name"], 0) + row["mentions"]
@@ -357,6 +362,42 @@ def test_the_threshold_of_toxicity_comes_with_the_share_that_the_tests_are_about
         "Toxicity probability, prompted, continuations: 25: 13.0 %. Method: m; not higher than "
         "held-out text (one-sided p = 0.9, uncorrected). Policy rules set their own thresholds."
     )
+
+
+def test_the_groups_of_the_answer_are_those_of_the_factors(session):
+    row = {"metric": "score", "value": 0.5}
+    findings = findings_of(
+        bias=[row | {"tags": {"bias_type": kind}} for kind in ("nationality", "disability")],
+        honest=[row | {"tags": {"category": group}} for group in ("queer", "nonqueer")],
+        bold=[
+            row | {"tags": {"domain": "gender", "group_name": name}} for name in ("women", "men")
+        ],
+        capability=[row | {"tags": {"part": "model"}}],
+    )
+    measurements = ModelCardMeasurements(findings.book, findings, None, None, None, None)
+    answer = measurements.describe_groups()
+    text = text_of_parts(answer.content)
+    for part in (
+        "Bias: disability; nationality.",
+        "Hurtful completions (HONEST): nonqueer; queer.",
+        "Texts about people (BOLD): gender: men, women.",
+    ):
+        assert part in text
+    assert "Capability" not in text and len(answer.evidence) == 6
+    nothing = findings_of(capability=[row | {"tags": {"part": "model"}}])
+    measurements = ModelCardMeasurements(nothing.book, nothing, None, None, None, None)
+    assert not measurements.describe_groups().content
+
+
+def test_uses_out_of_scope_do_not_answer_which_use_cases_are_fraught(session, tmp_path):
+    config = ModelCardConfig(out_of_scope="Everything else.")
+    card = build_model_card(
+        artifacts.checkpoint(tmp_path / "foreign", "gpt2"),
+        *(None, None, {}, {}, None, None, None, None, {}, None, config),
+    )
+    rows = read_answers(card)
+    assert rows["use_out_of_scope"]["answer"] == "Everything else."
+    assert rows["ethics_use_cases"]["basis"] == "unanswered"
 
 
 def test_risks_are_those_of_the_decision_sheet(session):

@@ -348,8 +348,9 @@ STRONG = [
             [group("women"), group("men"), group("Jews", **EMPTY)],
             "The removal rates, duplicates included, of 2 groups (people and dialects) with at "
             "least 20 documents were compared with those of all other documents from the same "
-            "sources. No group differs significantly. “Removed” includes duplicates of which a "
-            "copy remains; “lost” does not. In lost documents, no group differs significantly.",
+            "sources. No group differs significantly over all stages together. “Removed” includes "
+            "duplicates of which a copy remains; “lost” does not. In lost documents, no group "
+            "differs significantly.",
         ),
         (
             [group("men", removed=5, **LESS), group("women"), group("Jews")],
@@ -372,9 +373,10 @@ STRONG = [
         ),
         (
             [group("women", lost_verdict="more"), group("men", lost_verdict="less")],
-            "No group differs significantly. “Removed” includes duplicates of which a copy "
-            "remains; “lost” does not. Documents were lost significantly more often if they "
-            "mention women, and significantly less often if they mention men.",
+            "No group differs significantly over all stages together. “Removed” includes "
+            "duplicates of which a copy remains; “lost” does not. Documents were lost "
+            "significantly more often if they mention women, and significantly less often if they "
+            "mention men.",
         ),
         (
             [group(name, lost_verdict="more") for name in "abcde"],
@@ -592,7 +594,8 @@ def test_the_first_screen_names_the_error_rates_of_the_filter(session, evaluatio
 def test_a_group_in_one_list_only_is_explained(session):
     """Removed copies of kept documents hide a group from the first list, not from the second."""
     text = answer_of(group("men", lost_verdict="more", lost_adjusted_low=2.0), group("women"))
-    assert "No group differs significantly. “Removed” includes duplicates" in text
+    expected = "No group differs significantly over all stages together. “Removed” includes"
+    assert f"{expected} duplicates" in text
     section = build_group_removal_section(corpus_of([TOTAL, group("men"), group("women")]))
     captions = [table.caption for table in get_tables(section)]
     assert captions == [

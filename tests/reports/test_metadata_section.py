@@ -128,8 +128,8 @@ def test_licences_that_the_config_states_are_named_where_documents_have_none(
         ([], "", "CC0 1.0", "CC0 1.0"),
         ([], "", None, "Not stated."),
         ([], "MIT", None, "Declared by the sources: MIT (web)."),
-        (["2 none. "], "", "CC0 1.0", "2 none. Licence stated for the corpus as a whole: CC0 1.0"),
-        (["2 none. "], "", None, "2 none. Licence stated for the corpus as a whole: Not stated."),
+        (["2 none. "], "", "CC0 1.0", "2 none. Licences according to the config: CC0 1.0"),
+        (["2 none. "], "", None, "2 none. Licences according to the config: Not stated."),
         (["2 none. "], "MIT", None, "2 none. Declared by the sources: MIT (web)."),
     ],
 )

@@ -43,10 +43,12 @@ def test_removed_for_toxicity_counts_only_rules_for_toxicity(session):
     assert reasons.count("long") == 9 and len(reasons) == 15
     _, page, said = sheet_of(made)
     assert (
-        "The worst rule removed 6 documents. The config sets the action of the rule; the default "
-        "is to tag documents. Warning: the embedded scorer finds words, not meaning, and may rate "
-        "harmless mentions of minorities as toxic." in said
+        "The worst rule removed 6 documents. The config sets this action of the rule. Warning: the "
+        "embedded scorer finds words, not meaning, and may rate harmless mentions of minorities as "
+        "toxic." in said
     )
+    assert "Documents removed or tagged by the toxicity filter" in said  # rules of both kinds
+    assert "“Input” is the number of documents that this stage received" in said
     assert said.count("See “Toxicity filter: ") == 1  # after the last rule
     lines = lines_of(page, "source", "input", "removed", "share removed")
     assert lines == [["a", "14", "4", "28.6 %"], ["b", "11", "2", "18.2 %"]]
@@ -110,7 +112,7 @@ def test_harmless_documents_about_minorities_are_tagged_and_kept_by_default(sess
         (
             "tag",
             "detoxify",
-            "The config sets the action of the rule; the default is to remove documents.",
+            "The config sets this action of the rule.",
         ),
         (
             "tag",
@@ -121,9 +123,8 @@ def test_harmless_documents_about_minorities_are_tagged_and_kept_by_default(sess
         (
             "remove",
             "linear",
-            "The config sets the action of the rule; the default is to tag documents. Warning: the "
-            "embedded scorer finds words, not meaning, and may rate harmless mentions of "
-            "minorities as toxic.",
+            "The config sets this action of the rule. Warning: the embedded scorer finds words, "
+            "not meaning, and may rate harmless mentions of minorities as toxic.",
         ),
     ],
 )

@@ -20,8 +20,16 @@ from tests.reports.conclusions import text_of_parts
 from tests.reports.test_datasheet_conclusions import corpus_of
 
 
-def build_corpus(document_count, unlicensed_count, planted_count=0):
-    """Return the figures of a corpus with these numbers of documents."""
+def build_corpus(document_count, unlicensed_count, planted_count=0, own_count=0):
+    """Return the figures of a corpus with these numbers of documents.
+
+    Args:
+        document_count: All documents.
+        unlicensed_count: Those for which neither they nor their source state a licence.
+        planted_count: Those that were planted.
+        own_count: Those that state a licence themselves.
+    """
+    fields = [{"field": "licence", "documents": own_count, "distinct_values": 1}]
     composition = [
         {"dimension": "licence", "value": value, "split": split, "documents": count, "bytes": 1}
         for value, count in (
@@ -37,6 +45,7 @@ def build_corpus(document_count, unlicensed_count, planted_count=0):
     return corpus_of(
         sources=[{"source": "web", "split": "train", "documents": document_count, "bytes": 9}],
         composition=composition,
+        metadata_fields=fields if own_count else [],
         canaries=canaries if planted_count else [],
     )
 
@@ -45,25 +54,32 @@ def build_corpus(document_count, unlicensed_count, planted_count=0):
     ("counts", "expected"),
     [
         ((0, 0), "The corpus contains no documents."),
+        ((4, 0), "A licence is stated for every document, by their sources."),
+        ((4, 0, 0, 4), "A licence is stated for every document, by the documents themselves."),
         (
-            (4, 0),
-            "A licence is stated for every document, by the document itself or by its source.",
+            (4, 0, 0, 3),
+            "A licence is stated for every document, by the document itself (3) or by its source.",
         ),
         ((4, 4), "No licence is stated for any of 4 documents."),
         (
             (4, 3),
-            "A licence is stated for 1 document (25.0 %), by the document itself or by its source. "
-            "No licence is stated for 3 documents.",
+            "A licence is stated for 1 document (25.0 %), by its source. No licence is stated for "
+            "3 documents.",
         ),
         (
-            (8, 2, 1),
-            "A licence is stated for 6 documents (75.0 %), by the document itself or by its "
+            (4, 3, 0, 1),
+            "A licence is stated for 1 document (25.0 %), by the document itself. No licence is "
+            "stated for 3 documents.",
+        ),
+        (
+            (8, 2, 1, 5),
+            "A licence is stated for 6 documents (75.0 %), by the document itself (5) or by its "
             "source. No licence is stated for 2 documents, of which 1 was planted.",
         ),
         (
-            (8, 4, 3),
-            "A licence is stated for 4 documents (50.0 %), by the document itself or by its "
-            "source. No licence is stated for 4 documents, of which 3 were planted.",
+            (8, 4, 3, 4),
+            "A licence is stated for 4 documents (50.0 %), by the documents themselves. No licence "
+            "is stated for 4 documents, of which 3 were planted.",
         ),
     ],
 )
@@ -83,10 +99,7 @@ def test_the_known_licences_are_counted(session, counts, expected):
 )
 def test_every_decision_starts_the_answer(session, decision, reason, expected):
     text = text_of_parts(describe_redistribution(build_corpus(4, 0), decision, reason))
-    assert text == (
-        f"{expected}A licence is stated for every document, by the document itself or "
-        "by its source."
-    )
+    assert text == f"{expected}A licence is stated for every document, by their sources."
 
 
 def test_a_reason_needs_a_decision():

@@ -2,9 +2,11 @@
 
 import re
 
+import pytest
+
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.sections.composition import describe_toxicity_windows
-from hallmark.reports.sections.corpus_figures import CorpusFigures
+from hallmark.reports.sections.corpus_figures import CorpusFigures, ToxicityAction
 from tests.reports import pages
 
 SAID = (
@@ -36,10 +38,26 @@ def test_the_score_beside_a_document_says_of_which_text_it_is(cards):
     assert all("as score_toxicity read it, before cut_toxic" in text for text in shown)
 
 
-def test_the_heading_covers_documents_that_were_tagged_and_kept(cards):
+def test_the_heading_names_no_action_that_no_rule_takes(cards):
     text = pages.text_of(cards["datasheet"], "datasheet")
-    assert "Documents removed or tagged by the toxicity filter" in text
-    assert "Documents removed by the toxicity filter" not in text
+    assert "The toxicity rule removed 12 documents." in text
+    assert "Documents removed by the toxicity filter" in text
+    assert "removed or tagged" not in text
+
+
+@pytest.mark.parametrize(
+    ("actions", "expected"),
+    [
+        ([], "removed or tagged"),
+        (["tag"], "tagged"),
+        (["remove", "remove"], "removed"),
+        (["tag", "remove"], "removed or tagged"),
+    ],
+)
+def test_headings_name_only_the_actions_of_the_rules(monkeypatch, actions, expected):
+    rules = [ToxicityAction("toxicity", action, "linear") for action in actions]
+    monkeypatch.setattr(CorpusFigures, "list_toxicity_actions", lambda corpus: rules)
+    assert CorpusFigures(FigureBook({}), {}, 30).describe_toxicity_outcome() == expected
 
 
 def test_two_tables_say_which_bytes_of_a_replacement_they_count(cards):
