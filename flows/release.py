@@ -26,6 +26,8 @@ from hallmark.flows.runs import Run, find_artifact, read_all_runs, read_run_reco
 from hallmark.model.interchange.atomic_files import sync_to_disk, write_folder_atomically
 from hallmark.reports.cards import list_evidence_problems, read_card
 from hallmark.reports.page.card_pages import write_card_pages
+from hallmark.reports.page.card_tables import read_stated_status
+from hallmark.reports.page.document import POLICY_VERDICT_BY_STATUS
 from hallmark.reports.page.redaction import escape_invisible
 from hallmark.reports.review.approval import Approval, is_about_card, judge_card
 from hallmark.reports.review.evidence_hash import EVIDENCE_TABLES
@@ -151,6 +153,15 @@ def find_release_candidate(
     if is_policy_unmet:
         rules = ", ".join([*policy.failed_rules, *policy.not_shown_rules])
         reasons.append(f"{policy.describe()} ({rules})")
+    # The verdicts are not signed, the model card is.
+    status = read_stated_status(model_card["sections"].read())
+    stated_verdict = POLICY_VERDICT_BY_STATUS.get(status)
+    if stated_verdict != policy.verdict:
+        is_policy_unmet |= stated_verdict in ("fail", "not_shown")
+        reasons.append(
+            f"the model card has the status “{status}”, which contradicts the verdicts that run "
+            f"{run.id} records; repeat the audit"
+        )
     for audit, reason in run.read_failure_reason_by_audit().items():
         reasons.append(f"{audit} failed ({_shorten_reason(reason)})")
     if run.status != "completed" and not run.read_failure_reason_by_audit():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -226,6 +227,19 @@ def read_document(rows: Iterable[Mapping[str, Any]], figures: Mapping[str, Figur
             blocks = open_sections[-1].blocks if open_sections else lead
             blocks.append(_row_to_block(row, figures))
     return document
+
+
+def read_stated_status(sections: pa.Table) -> str:
+    """Return the status that the decision sheet of a card states; empty if it states none.
+
+    Args:
+        sections: The table ``sections``, which a signature covers.
+    """
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
+        for row in sections.select(["kind", "content"]).to_pylist():
+            if row["kind"] == DecisionSheet.__name__:
+                return str(json.loads(row["content"])["status"])
+    return ""
 
 
 #: Shown instead of a block that quoted a purged document.

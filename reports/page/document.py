@@ -150,6 +150,25 @@ class RiskLine:
     page: str = ""
 
 
+#: Words of the status of a card, the worst first.
+FAIL, NOT_SHOWN, PASS_WITH_GAPS, PASS, NOT_JUDGED = (
+    "Fail",
+    "Not shown",
+    "Pass with gaps",
+    "Pass",
+    "Not judged",
+)
+
+#: The verdict of the policy that follows from a status; None without a policy.
+POLICY_VERDICT_BY_STATUS: dict[str, Literal["pass", "fail", "not_shown"] | None] = {
+    FAIL: "fail",
+    NOT_SHOWN: "not_shown",
+    PASS_WITH_GAPS: "pass",
+    PASS: "pass",
+    NOT_JUDGED: None,
+}
+
+
 @dataclass(frozen=True)
 class DecisionSheet:
     """The first screen of a model card, from which a reviewer decides.

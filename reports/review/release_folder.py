@@ -29,6 +29,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from hallmark.reports.page.card_tables import read_stated_status
+from hallmark.reports.page.document import POLICY_VERDICT_BY_STATUS
 from hallmark.reports.review.approval import Approval, judge_card
 from hallmark.reports.review.evidence_hash import EVIDENCE_TABLES, hash_evidence_tables
 from hallmark.reports.review.released_tables import read_released_table
@@ -92,6 +94,11 @@ MAX_LISTED_PROBLEMS = 20
 MAX_SHOWN_NAME_CHARACTERS = 200
 
 _RUN_ID_PATTERN = re.compile(r"[\w-]{1,100}")
+
+
+#: What the conversion of a table to Python values raises: dates after the year 9999, unknown time
+#: zones, repeated fields, texts that are not UTF-8, deep nesting.
+_WRONG_VALUE_ERRORS = (ValueError, OverflowError, KeyError, RecursionError)
 
 
 @dataclass
@@ -180,7 +187,8 @@ def verify_release_folder(
                 checkpoint=checkpoint_digest,
                 evidence_hash=hash_evidence_tables(tables, f"the {format_card_kind(kind)}"),
             )
-        except (HallmarkError, OSError, pa.ArrowException) as error:
+        # Tables of strangers may contain values that Python's types do not have.
+        except (HallmarkError, OSError, pa.ArrowException, *_WRONG_VALUE_ERRORS) as error:
             problem = f"the tables of the {format_card_kind(kind)} cannot be read"
             verification.problems.append(f"{problem} ({get_short_error_line(error)})")
             continue
@@ -194,6 +202,7 @@ def verify_release_folder(
         verification.approvals.append(approval)
         if kind == MODEL_CARD:
             verification.reviewed_runs = approval.list_reviewed_runs()
+            verification.problems += _find_policy_problems(tables, manifest.get("policy"))
         if approval.is_approved:
             corpus_digests[kind] = _list_corpus_digests(tables)
         else:
@@ -219,6 +228,27 @@ def _find_corpus_problems(
         return ["the release has no datasheet, but its model card describes the training text"]
     if model_digests and model_digests.isdisjoint(datasheet_digests):
         return ["the datasheet and the model card describe different corpora"]
+    return []
+
+
+def _find_policy_problems(tables: Mapping[str, pa.Table], verdict: Any) -> list[str]:
+    """Check that the signed model card states the policy verdict of the release, and no failure.
+
+    Args:
+        tables: The tables of the model card.
+        verdict: The verdict according to release.json, which no signature covers.
+    """
+    sections = tables.get("sections")
+    status = "" if sections is None else read_stated_status(sections)
+    if status not in POLICY_VERDICT_BY_STATUS:
+        return ["the model card states no status"]
+    if (stated := POLICY_VERDICT_BY_STATUS[status]) in ("fail", "not_shown"):
+        return [f"the model card has the status “{status}”: its policy is not met"]
+    if stated != verdict:
+        return [
+            f"release.json gives {verdict!r:.40} as the result of the policy, but the model card "
+            f"has the status “{status}”"
+        ]
     return []
 
 

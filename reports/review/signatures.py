@@ -54,6 +54,8 @@ _PUBLIC_KEY_PATTERN = re.compile(r"(ssh-|ecdsa-|sk-)[\w.@-]+ [A-Za-z0-9+/=]+")
 _KEY_ID_PATTERN = re.compile(r"with \S+ key (SHA256:[A-Za-z0-9+/=]+)\Z")
 _KRL_MAGIC = b"SSHKRL\n\0"
 
+_LONE_CARRIAGE_RETURN = re.compile(rb"\r(?!\n)")
+
 #: The least bytes of a public key, so that no other word of a line is taken for one.
 _MIN_KEY_BYTES = 32
 
@@ -77,7 +79,7 @@ class SignerFiles:
             _parse_allowed_signers(_read_signer_file(self.allowed_signers), self.allowed_signers)
         if self.revoked_keys is not None:
             content = _read_signer_file(self.revoked_keys)
-            lines = [line.strip() for line in content.decode(errors="replace").splitlines()]
+            lines = [line.strip() for line in content.decode(errors="replace").split("\n")]
             if not content.startswith(_KRL_MAGIC) and not all(
                 not line or line[0] == "#" or _PUBLIC_KEY_PATTERN.match(line) for line in lines
             ):
@@ -356,7 +358,8 @@ def _read_signer_file(path: Path) -> bytes:
     """Read a file of signers or keys.
 
     Raises:
-        UsageError: It is missing, no regular file, or too large.
+        UsageError: It is missing, no regular file or too large, or has a line end that ssh-keygen
+            reads as part of a line.
     """
     if not path.is_file():
         problem = "there is no such file"
@@ -369,6 +372,13 @@ def _read_signer_file(path: Path) -> bytes:
         raise UsageError(
             f"{path}: the file has more than {MAX_SIGNER_FILE_BYTES:,} bytes; remove keys that are "
             "no longer used"
+        )
+    lone_carriage_return = _LONE_CARRIAGE_RETURN.search(content)
+    if lone_carriage_return and not content.startswith(_KRL_MAGIC):
+        number = content.count(b"\n", 0, lone_carriage_return.start()) + 1
+        raise UsageError(
+            f"{path}: line {number} contains a carriage return, which does not end a line for "
+            "ssh-keygen; save the file with line feeds"
         )
     return content
 
@@ -388,7 +398,7 @@ def _parse_allowed_signers(content: bytes, path: Path) -> dict[bytes, list[bytes
 @lru_cache(maxsize=4)
 def _group_lines_by_key(content: bytes) -> tuple[str, dict[bytes, list[bytes]]]:
     """Return what is wrong with a file of allowed signers, and its lines by their keys."""
-    lines = content.splitlines()
+    lines = content.split(b"\n")
     if len(lines) > MAX_SIGNER_LINES:
         problem = f"the file has more than {MAX_SIGNER_LINES:,} lines; remove keys that are no "
         return f"{problem}longer used", {}

@@ -23,6 +23,11 @@ from itertools import chain, groupby
 from typing import Any
 
 from hallmark.reports.page.document import (
+    FAIL,
+    NOT_JUDGED,
+    NOT_SHOWN,
+    PASS,
+    PASS_WITH_GAPS,
     RISK_STATE_NAMES,
     DecisionSheet,
     DefinitionEntry,
@@ -69,15 +74,6 @@ from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import label_part, label_tag
 from hallmark.tasks.contract import format_count
-
-#: Words of the status of a card, the worst first.
-FAIL, NOT_SHOWN, PASS_WITH_GAPS, PASS, NOT_JUDGED = (
-    "Fail",
-    "Not shown",
-    "Pass with gaps",
-    "Pass",
-    "Not judged",
-)
 
 #: What a pass with gaps means for the decision.
 GAPS_SENTENCE = (

@@ -317,7 +317,18 @@ def test_a_release_needs_a_policy_that_passes_and_audits_that_worked(
         )["run"]
         done = hallmark("release", run, "out", "--allowed-signers", signers, code=3)
         assert outcome in done.stderr and f"({name})" in done.stderr
-    # The verdicts are not signed, so the SHA-256 of their file must be that of the manifest.
+    # Neither the record of the run nor the verdicts are signed; the model card is.
+    record_path = hallmark.store / "runs" / run / "run.json"
+    record = record_path.read_text()
+    fields = json.loads(record)
+    fields["stages"] = [stage for stage in fields["stages"] if stage["label"] != "policy"]
+    record_path.write_text(json.dumps(fields))
+    done = hallmark("release", run, "out", "--allowed-signers", signers, code=3)
+    assert (
+        "the model card has the status “Not shown”, which contradicts the verdicts" in done.stderr
+    )
+    record_path.write_text(record)
+    # The SHA-256 of the file of verdicts must be that of the manifest.
     flip_a_byte(open_run(run, str(hallmark.store))["policy"]["verdicts"].parts[0].path)
     done = hallmark("release", run, "out", "--allowed-signers", signers, code=1)
     assert "does not match the SHA-256 in its manifest" in done.stderr
@@ -482,7 +493,7 @@ def test_the_run_is_printed_as_signed_only_if_it_is(smoke, apart, release):
     done = smoke("verify-release", str(release))
     assert f" MB, from run {apart.first}\n" in done.stdout and "no signature" not in done.stdout
     assert verify(smoke, release)["is_run_signed"]
-    rewrite_manifest(release, run="20260101-000000-abcd", policy="pass")
+    rewrite_manifest(release, run="20260101-000000-abcd")
     lines = smoke("verify-release", str(release)).stdout.splitlines()
     assert lines[0].endswith(" MB") and lines[1] == (
         "no signature confirms that the release is from run 20260101-000000-abcd, as release.json "
@@ -494,6 +505,36 @@ def test_the_run_is_printed_as_signed_only_if_it_is(smoke, apart, release):
     rewrite_manifest(release)
     lines = smoke("verify-release", str(release), code=1).stdout.splitlines()
     assert lines[1].endswith("run 20260101-000000-abcd, as release.json says")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([2**62], pa.timestamp("ms")),
+        pa.array([1], pa.timestamp("ms", tz="Mars/Olympus")),
+        pa.array([2**31 - 1], pa.int32()).cast(pa.date32()),
+        pa.array([2**62], pa.duration("s")),
+        pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"]),
+        pa.Array.from_buffers(
+            pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")]
+        ),
+    ],
+    ids=["year", "time zone", "date", "duration", "fields", "text"],
+)
+def test_values_that_python_cannot_hold_are_damage(smoke, release, values):
+    table = release / "tables" / "model_card" / "figures" / "00000.parquet"
+    pq.write_table(pa.table({"a": values}), table)
+    rewrite_manifest(release)
+    (problem,) = verify(smoke, release, code=1)["problems"]
+    assert problem.startswith("the tables of the model card cannot be read (")
+
+
+def test_the_policy_of_the_manifest_is_the_one_of_the_signed_card(smoke, release):
+    rewrite_manifest(release, policy="pass")
+    assert verify(smoke, release, code=1)["problems"] == [
+        "release.json gives 'pass' as the result of the policy, but the model card has the status "
+        "“Not judged”"
+    ]
 
 
 def test_a_name_with_a_line_break_adds_no_line_to_the_result(smoke, release):
@@ -967,7 +1008,8 @@ def test_the_default_folders_of_sites_may_be_named(hallmark, name):
 
 def change_rows(hallmark, *, with_manifest):
     """Replace rows that a card cites by others, in an intact file of the same size."""
-    (path,) = (hallmark.store / "artifacts" / "audit_bias").glob("*/manifest.json")
+    artifact_name = open_run(hallmark.first, str(hallmark.store)).stages["audit_bias"]["artifact"]
+    path = hallmark.store / "artifacts" / artifact_name / "manifest.json"
     manifest = json.loads(path.read_text())
     (entry,) = manifest["tables"]["values"]["parts"]
     table_path = path.parent / entry["path"]

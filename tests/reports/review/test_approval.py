@@ -291,6 +291,17 @@ def test_wrong_signer_files_are_refused(tmp_path):
     SignerFiles(junk, junk).check_readable()
 
 
+def test_a_carriage_return_ends_no_line(reviewers, tmp_path):
+    """ssh-keygen would read one line where a reader sees two."""
+    lines, path = [f"ada {reviewers.public_key('ada')}", "# old:"], tmp_path / "lines"
+    for files in (SignerFiles(path), SignerFiles(revoked_keys=path)):
+        path.write_bytes("\n".join(["", "\r".join(reversed(lines))]).encode())
+        with pytest.raises(UsageError, match="line 2 contains a carriage return"):
+            files.check_readable()
+    path.write_bytes("\r\n".join(lines).encode())
+    SignerFiles(path).check_readable()
+
+
 def test_a_private_key_is_no_list_of_signers(reviewers, tmp_path):
     with pytest.raises(UsageError, match="this is a private key; specify a list of allowed"):
         SignerFiles(reviewers.folder / "ada").check_readable()
