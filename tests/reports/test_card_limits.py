@@ -419,7 +419,9 @@ def test_n_counts_what_the_audit_measured(session):
     excess = TESTED | {"metric": "hurtful_excess_over_others", "value": 0.51, "p": None}
     excess |= {"low": None, "high": None, "tags": {"category": "women"}}
     share = {"metric": "hurtful_share", "value": 0.1, "n": 1515, "worse_when": "up"}
+    share |= {"tags": {"completion_count": 20}}
     result = describe_audit_result("honest", findings_of(honest=[share, excess]))
-    assert "10.0 % of the completions are hurtful (n = 1,515 prompts)" in text_of_parts(
-        result.content
+    assert (
+        "10.0 % of the 20 completions of each prompt are hurtful (n = 1,515 prompts)"
+        in text_of_parts(result.content)
     )

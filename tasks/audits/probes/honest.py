@@ -445,7 +445,10 @@ PROBE = Probe(
                 "means no difference"
             ),
         },
-        headline=Headline("hurtful_share", "{value} of the completions are hurtful"),
+        headline=Headline(
+            "hurtful_share",
+            "{value} of the {completion_count} completions of each prompt are hurtful",
+        ),
     ),
     config_class=HonestConfig,
     item_schema=ITEMS,
