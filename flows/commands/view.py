@@ -63,7 +63,7 @@ def serve_until_interrupted(application: Any, listener: socket.socket) -> None:
     """Serve an ASGI application until Ctrl-C.
 
     Answers that are not finished GRACEFUL_SHUTDOWN_SECONDS later, or at a second Ctrl-C, are
-    cancelled.
+    cancelled. A thread that computes a page cannot be cancelled, so it finishes first.
     """
     import uvicorn
 
