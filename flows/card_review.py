@@ -10,7 +10,13 @@ from datetime import UTC, datetime
 
 from hallmark.flows.finding_trace import find_finding
 from hallmark.flows.runs import Run, open_run
-from hallmark.reports.review.approval import Approval, is_dated_in_future, judge_card
+from hallmark.reports.forms.answers_file import has_visible_character
+from hallmark.reports.review.approval import (
+    Approval,
+    is_dated_before,
+    is_dated_in_future,
+    judge_card,
+)
 from hallmark.reports.review.evidence_hash import compute_evidence_hash
 from hallmark.reports.review.review_store import StoredReview, read_reviews, write_review
 from hallmark.reports.review.signatures import SignerFiles, is_signature_of
@@ -103,19 +109,18 @@ def create_review(
     Raises:
         UsageError: There are too many notes, or one is empty, or about a figure or finding that
             the card does not have.
-        StatementError: A text is not valid.
+        StatementError: A text is not valid or has no visible character.
     """
     if len(notes) > MAX_NOTES:
         raise UsageError(
             f"the review has {len(notes):,} notes, but {MAX_NOTES} are possible; write fewer notes"
         )
     card = describe_run_card(run, kind)
-    for about, text in notes:
-        if not text.strip():
-            raise UsageError(f"the note about {about!r:.120} is empty; write a remark")
+    reviewer = reviewer.strip()
+    _check_texts(reviewer, comment, notes)
     _check_note_subjects(run, run[kind], dict.fromkeys(about for about, _ in notes))
     return make_review(
-        reviewer=reviewer.strip(),
+        reviewer=reviewer,
         decision=decision,
         comment=comment,
         notes=tuple({"about": about, "text": text} for about, text in notes),
@@ -128,8 +133,13 @@ def create_review(
 def store_review(store: Store, statement: bytes, signature: bytes) -> StoredReview:
     """Store a signed statement about a card whose evidence has not changed since.
 
+    Somebody may have changed the statement between its creation and its signature, so that its
+    texts are checked again.
+
     Raises:
-        StatementError: The statement is not valid, or is dated in the future.
+        StatementError: The statement is not valid, a text has no visible character, or the date is
+            in the future or before the card was created.
+        UsageError: A note is empty, or about a figure or finding that the card does not have.
         HallmarkError: The signature does not belong to it, or the evidence has changed.
     """
     review = parse_statement(statement)
@@ -149,7 +159,31 @@ def store_review(store: Store, statement: bytes, signature: bytes) -> StoredRevi
             f"the {format_card_kind(review.card.kind)} of run {run.id} has changed since the "
             "statement was written; read it again and write a new review"
         )
+    card, notes = run[review.card.kind], [(note.about, note.text) for note in review.notes]
+    _check_not_older_than_card(review, card)
+    _check_texts(review.reviewer, review.comment, notes)
+    _check_note_subjects(run, card, dict.fromkeys(about for about, _ in notes))
     return write_review(store, statement, signature)
+
+
+def _check_not_older_than_card(review: Review, card: Artifact) -> None:
+    """Raise StatementError if a statement is dated before its card existed."""
+    created: str | None = card.manifest.get("created")
+    if created and is_dated_before(review, datetime.fromisoformat(created).astimezone(UTC)):
+        raise StatementError(
+            f"the statement is dated {review.date[:10]}, before the card was created "
+            f"({created[:10]}); check the clock and write a new review"
+        )
+
+
+def _check_texts(reviewer: str, comment: str, notes: Iterable[tuple[str, str]]) -> None:
+    """Check that a reader sees something of each text of a review."""
+    for name, text in (("reviewer", reviewer), ("comment", comment)):
+        if text and not has_visible_character(text):
+            raise StatementError(f"{name}: has no visible character; write text that can be read")
+    for about, text in notes:
+        if not has_visible_character(text):
+            raise UsageError(f"the note about {about!r:.120} is empty; write a remark")
 
 
 def _check_note_subjects(run: Run, card: Artifact, subjects: Iterable[str]) -> None:

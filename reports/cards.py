@@ -254,7 +254,9 @@ def read_card(store: Store, card: Artifact) -> CardContent:
         document = read_document(card["sections"].read().to_pylist(), shown_figures)
         document = insert_dates(document, inputs)
         answers = (
-            read_answer_rows(card["answers"].read().to_pylist()) if "answers" in card.tables else []
+            read_answer_rows(card["answers"].read().to_pylist(), figures)
+            if "answers" in card.tables
+            else []
         )
         labelled_inputs = kind.label_inputs(inputs).items()
         artifacts = {label: artifact for label, artifact in labelled_inputs if artifact is not None}
@@ -263,11 +265,8 @@ def read_card(store: Store, card: Artifact) -> CardContent:
         if not missing_inputs:
             for evidence in _iterate_evidence(card, book, damaged_evidence):
                 book.evidence_by_id[evidence.id] = evidence
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise HallmarkError(
-            f"the tables and inputs of {card.name} contradict each other ({error!s:.80}); remove "
-            "the artifact and rerun the pipeline"
-        ) from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise make_contradiction_error(card, error) from error
     return CardContent(
         card.stage,
         document,
@@ -277,6 +276,19 @@ def read_card(store: Store, card: Artifact) -> CardContent:
         missing_inputs,
         answers,
         damaged_evidence=damaged_evidence,
+    )
+
+
+def make_contradiction_error(card: Artifact, error: Exception) -> HallmarkError:
+    """Make the error about a card from whose tables and inputs no content can be composed.
+
+    A table of an input may be damaged, because only the card's own tables are verified.
+    """
+    reason = "it is nested too deeply" if isinstance(error, RecursionError) else f"{error!s:.80}"
+    return HallmarkError(
+        f"the tables of {card.name} and of its inputs contradict each other ({reason}); find the "
+        f"damaged file with: hallmark verify; if it finds none, remove {card.name} and rerun the "
+        "pipeline"
     )
 
 
@@ -323,6 +335,7 @@ def _iterate_evidence(
     """
     damages: dict[StageAndTable, str] = {}
     for row in card["evidence"].read().to_pylist():
+        conditions = json.loads(row["evidence_filter"])
         artifact, table = book.artifacts.get(row["stage"]), row["evidence_table"]
         if artifact is None or table not in {*artifact.tables, *artifact.manifest["files"]}:
             continue
@@ -339,7 +352,7 @@ def _iterate_evidence(
             yield book.get_evidence(
                 row["stage"],
                 table,
-                json.loads(row["evidence_filter"]),
+                conditions,
                 None if is_table else read_file_rows(artifact, table),
                 row["row_order"],
             )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 from contextlib import suppress
+from typing import Any
 
 from hallmark.flows.application.application import HOST, create_application
 from hallmark.flows.commands.options import (
@@ -18,6 +20,9 @@ from hallmark.reports.review.signatures import SignerFiles
 from hallmark.tasks.contract import HallmarkError, UsageError
 
 DEFAULT_PORT, MAX_PORT = 8321, 65_535
+
+#: Seconds after Ctrl-C in which answers that were begun are finished.
+GRACEFUL_SHUTDOWN_SECONDS = 3
 
 
 def view(
@@ -44,10 +49,6 @@ def view(
     signer_files.check_readable()
     opened_store = open_store(store, create=False)
     with bind_port(port) as listener:
-        import uvicorn
-
-        from hallmark.flows.application.http_protocol import ConfinedHttpProtocol
-
         bound_port: int = listener.getsockname()[1]
         application = create_application(
             opened_store, bound_port, signer_files, prepares_pages=True
@@ -55,16 +56,40 @@ def view(
         print(
             f"http://{HOST}:{bound_port}/ shows {opened_store.uri}; stop it with Ctrl-C", flush=True
         )
-        # Warnings are about requests that any program can send, such as one for a web socket.
-        config = uvicorn.Config(
-            application,
-            http=ConfinedHttpProtocol,
-            log_level="error",
-            server_header=False,
-            ws="none",
-        )
+        serve_until_interrupted(application, listener)
+
+
+def serve_until_interrupted(application: Any, listener: socket.socket) -> None:
+    """Serve an ASGI application until Ctrl-C.
+
+    Answers that are not finished GRACEFUL_SHUTDOWN_SECONDS later, or at a second Ctrl-C, are
+    cancelled. A thread that computes a page cannot be cancelled, so it finishes first.
+    """
+    import uvicorn
+
+    from hallmark.flows.application.http_protocol import ConfinedHttpProtocol
+
+    # Warnings are about requests that any program can send, such as one for a web socket.
+    config = uvicorn.Config(
+        application,
+        http=ConfinedHttpProtocol,
+        log_level="error",
+        server_header=False,
+        timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_SECONDS,
+        ws="none",
+    )
+    server = uvicorn.Server(config)
+    logger = logging.getLogger("uvicorn.error")
+
+    def is_error(record: logging.LogRecord) -> bool:  # what is cancelled at the end is none
+        return not server.should_exit
+
+    logger.addFilter(is_error)
+    try:
         with suppress(KeyboardInterrupt):  # uvicorn raises it again after Ctrl-C stopped the server
-            uvicorn.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
+    finally:
+        logger.removeFilter(is_error)
 
 
 def bind_port(port: int) -> socket.socket:

@@ -6,12 +6,15 @@ Texts are redacted as on the pages, and invisible characters are written out.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, cast
 
-from hallmark.reports.cards import read_card
+from hallmark.reports.cards import make_contradiction_error, read_card
+from hallmark.reports.forms.questions import FormName, list_question_ids
 from hallmark.reports.page.answers import AnswerRow
+from hallmark.reports.page.card_tables import CardContent
 from hallmark.reports.page.document import DecisionSheet, redact_figure
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.page.redaction import RedactFunction, escape_invisible
@@ -95,6 +98,31 @@ def load_exported_card(store: Store, card: Artifact) -> ExportedCard:
             "rerun the pipeline to recreate it"
         )
     content = read_card(store, card)
+    try:
+        _check_exportable(card, content)
+        return _build_exported_card(card, content)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise make_contradiction_error(card, error) from error
+
+
+def _check_exportable(card: Artifact, content: CardContent) -> None:
+    """Check what the formats need and pages do not.
+
+    Raises:
+        ValueError: A number is infinite or NaN, which JSON does not have, or a question of the
+            form has no answer.
+    """
+    for figure in content.book.figures.values():
+        for number in (figure.value, figure.low, figure.high, figure.confidence_level):
+            if number is not None and not math.isfinite(number):
+                raise ValueError(f"figure {figure.id} has the value {number}")
+    answered = {row.question_id for row in content.answers}
+    for question_id in list_question_ids(cast(FormName, card.stage)):
+        if question_id not in answered:
+            raise ValueError(f"the card has no answer to {question_id}")
+
+
+def _build_exported_card(card: Artifact, content: CardContent) -> ExportedCard:
     redact = content.redactor.redact_full_text
     sheets = [block for block in content.document.lead if isinstance(block, DecisionSheet)]
     return ExportedCard(
@@ -113,12 +141,18 @@ def load_exported_card(store: Store, card: Artifact) -> ExportedCard:
             for figure in content.book.figures.values()
         },
         evidence={
-            row["id"]: row
-            | {"conditions": _redact_json(json.loads(row.pop("evidence_filter")), redact)}
+            row["id"]: row | {"conditions": _read_conditions(row.pop("evidence_filter"), redact)}
             for row in card["evidence"].read().to_pylist()
         },
         decision_sheet=sheets[0] if sheets else None,
     )
+
+
+def _read_conditions(conditions_json: str, redact: RedactFunction) -> Any:
+    """Read the conditions of rows; a number that JSON does not have is a ValueError."""
+    conditions = json.loads(conditions_json)
+    json.dumps(conditions, allow_nan=False)
+    return _redact_json(conditions, redact)
 
 
 def _escape_texts(record: Any, names: Sequence[str]) -> Any:

@@ -74,9 +74,14 @@ def describe_answer_problem(question_id: str, answer: Any, known_ids: list[str])
             f"the answer to {question_id} must be text in quotes, but it has the type "
             f"{type(answer).__name__}"
         )
-    if not any(map(_is_visible, answer)):
+    if not has_visible_character(answer):
         return f"the answer to {question_id} is empty; write an answer or remove the line"
     return ""
+
+
+def has_visible_character(text: str) -> bool:
+    """Whether a reader sees anything of a text; answers and reviews without are refused."""
+    return any(map(_is_visible, text))
 
 
 def _is_visible(character: str) -> bool:

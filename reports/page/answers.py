@@ -6,7 +6,7 @@ the answers file, or as a statement in the config.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -193,6 +193,27 @@ def build_answers_table(rows: Sequence[AnswerRow]) -> pa.Table:
     return pa.Table.from_pylist([asdict(row) for row in rows], schema=ANSWERS)
 
 
-def read_answer_rows(rows: Sequence[Mapping[str, Any]]) -> list[AnswerRow]:
-    """Read the rows of the table ``answers``; a purge may have emptied an answer."""
-    return [AnswerRow(**{**row, "answer": row["answer"] or ""}) for row in rows]
+def read_answer_rows(
+    rows: Sequence[Mapping[str, Any]], figure_ids: Collection[str]
+) -> list[AnswerRow]:
+    """Read the rows of the table ``answers``; a purge may have emptied an answer.
+
+    Args:
+        rows: The rows.
+        figure_ids: The ids of the figures of the card.
+
+    Raises:
+        ValueError: An answer has an unknown basis, or cites a figure that the card does not have.
+    """
+    answers = [AnswerRow(**{**row, "answer": row["answer"] or ""}) for row in rows]
+    for answer in answers:
+        if answer.basis not in BASES:
+            raise ValueError(
+                f"the answer to {answer.question_id} has the unknown basis {answer.basis}"
+            )
+        for figure_id in answer.figure_ids:
+            if figure_id not in figure_ids:
+                raise ValueError(
+                    f"the answer to {answer.question_id} cites the unknown figure {figure_id}"
+                )
+    return answers

@@ -247,6 +247,11 @@ def is_dated_in_future(review: Review, now: datetime) -> bool:
     return datetime.fromisoformat(review.date) > now + MAX_CLOCK_DIFFERENCE
 
 
+def is_dated_before(review: Review, time: datetime) -> bool:
+    """Whether a review is dated earlier than a time, by more than clocks may differ."""
+    return datetime.fromisoformat(review.date) < time - MAX_CLOCK_DIFFERENCE
+
+
 def _mark_superseded(reviews: Sequence[JudgedReview]) -> list[JudgedReview]:
     """Mark the reviews in force whose signer decided again later, with the same key.
 

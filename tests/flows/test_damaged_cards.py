@@ -1,7 +1,9 @@
 """A damaged or changed card is shown nowhere: each command says so and ends with exit code 1."""
 
+import hashlib
 import html
 import json
+import math
 import os
 import re
 import shutil
@@ -14,6 +16,7 @@ from starlette.testclient import TestClient
 from hallmark.flows.application.application import create_application
 from hallmark.flows.runs import open_run, open_store
 from hallmark.reports.review.signatures import SignerFiles
+from hallmark.tasks.contract.manifests import compute_content_digest, compute_table_digest
 
 
 @pytest.fixture
@@ -176,3 +179,83 @@ def test_many_notes_are_refused_before_they_are_shown(hallmark):
     assert response.status_code == 400
     assert "The review has 100,000 notes, but 200 are possible" in response.text
     assert response.text.count('name="note"') == 200
+
+
+def replace_column(folder, table, column, value):
+    """Give a column one value, in a table whose manifest says so; return the new digest."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    entry = manifest["tables"][table]
+    (part,) = entry["parts"]
+    rows = pq.read_table(folder / part["path"])
+    index = rows.schema.get_field_index(column)
+    field = rows.schema.field(index)
+    changed = rows.set_column(index, field, pa.array([value] * len(rows), field.type))
+    pq.write_table(changed, folder / part["path"])
+    content = (folder / part["path"]).read_bytes()
+    part.update(size=len(content), sha256=hashlib.sha256(content).hexdigest())
+    entry["sha256"] = compute_table_digest(entry)
+    manifest["content"] = compute_content_digest(manifest["tables"], manifest["files"])
+    path.write_text(json.dumps(manifest))
+    return manifest["content"]
+
+
+def change_card_table(hallmark, table, column, value):
+    """Change a table of the model card with its manifest and the record of the run."""
+    card = open_card(hallmark)
+    content = replace_column(hallmark.store / card.folder, table, column, value)
+    record_file = hallmark.store / "runs" / hallmark.first / "run.json"
+    record = json.loads(record_file.read_text())
+    for stage in record["stages"]:
+        if stage["label"] == "model_card":
+            stage["content"] = content
+    record_file.write_text(json.dumps(record))
+    return card
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value", "words"),
+    [
+        ("figures", "value", math.inf, "has the value inf"),
+        ("figures", "value", math.nan, "has the value nan"),
+        ("figures", "high", math.inf, "has the value inf"),
+        ("answers", "figure_ids", ["nosuch"], "cites the unknown figure nosuch"),
+        ("answers", "basis", "guessed", "has the unknown basis guessed"),
+        ("answers", "question_id", "details_date", "has no answer to"),
+        ("sections", "content", "[" * 50_000, "nested too deeply"),
+        ("evidence", "evidence_filter", "[", "Expecting value"),
+        ("evidence", "evidence_filter", "[" * 50_000, "nested too deeply"),
+        ("evidence", "evidence_filter", '{"a": 1e999}', "JSON compliant"),
+    ],
+)
+def test_tables_changed_with_their_manifest_are_one_sentence(hallmark, table, column, value, words):
+    card = change_card_table(hallmark, table, column, value)
+    sentence = hallmark("export-cards", "--output", "cards", code=1).stderr.splitlines()[-1]
+    assert card.name in sentence and words in sentence
+    assert "hallmark verify" in sentence and f"remove {card.name} and rerun" in sentence
+    assert "--debug" not in sentence and not (hallmark.store.parent / "cards").exists()
+    response = make_client(hallmark).get(f"/runs/{hallmark.first}/model_card/model_card.html")
+    assert response.status_code == 200 or words in response.text
+    assert "could not be built" not in response.text
+
+
+def test_a_damaged_input_is_found_by_verify(hallmark):
+    """The message does not blame the card, which is intact."""
+    card = open_card(hallmark)
+    canaries = open_run(hallmark.first, str(hallmark.store))["plant_canaries"]["canaries"]
+    path = canaries.parts[0].path
+    rows = pq.read_table(path)
+    index = rows.schema.get_field_index("secret")
+    secrets = pa.array(["altered"] * len(rows), rows.schema.field(index).type)
+    pq.write_table(rows.set_column(index, rows.schema.field(index), secrets), path)
+    manifest_file = hallmark.store / canaries.artifacts[0].folder / "manifest.json"
+    manifest = json.loads(manifest_file.read_text())
+    manifest["tables"]["canaries"]["parts"][0]["size"] = path.stat().st_size
+    manifest_file.write_text(json.dumps(manifest))
+    sentence = hallmark("export-cards", "--output", "cards", code=1).stderr.splitlines()[-1]
+    assert f"the tables of {card.name} and of its inputs contradict each other" in sentence
+    assert "find the damaged file with: hallmark verify; if it finds none, remove" in sentence
+    response = make_client(hallmark).get(f"/runs/{hallmark.first}/model_card/model_card.html")
+    assert response.status_code == 500 and "hallmark verify" in response.text
+    verified = hallmark("verify", code=1)
+    assert "plant_canaries" in verified.stdout + verified.stderr

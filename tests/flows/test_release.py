@@ -149,6 +149,11 @@ def test_a_review_is_written_signed_and_listed(hallmark, reviewers, signers):
         (("--signature", f"{'x' * 300}.sig"), "… is too long for the name of a file; specify a sh"),
         ((*APPROVE, "--note", "bias.stereotype_preference", " "), "' is empty; write a remark"),
         (("--allowed-signers", "missing"), "there is no such file"),
+        ((*APPROVE, "--note", "bias.stereotype_preference", "\u2800"), "is empty; write a remark"),
+        ((*APPROVE, "--comment", "\u200d"), "comment: has no visible character; write"),
+        ((*APPROVE, "--comment", "\u3164\u2800"), "comment: has no visible character; write"),
+        ((*APPROVE, "--comment", " \n"), "comment: has no visible character; write"),
+        ((*APPROVE[:3], "\u3164"), "reviewer: has no visible character; write"),
         ((*APPROVE, "--note", "bias.stereotype", "x"), "stereotype_preference"),
         ((*APPROVE, "--note", "nonsense", "x"), "no figure 'nonsense'"),
         ((*APPROVE, "--note", "bia.x", "x"), "hallmark findings"),
@@ -197,6 +202,34 @@ def test_a_decision_dated_in_the_future_is_refused(hallmark, reviewers):
     signature.write_bytes(reviewers.sign("ada", statement.read_bytes()))
     done = hallmark("review", "--signature", str(signature), code=2)
     assert "is dated in the future (9999-12-31)" in done.stderr
+    assert not (hallmark.store / "reviews").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"notes": [{"about": "nonsense", "text": "x"}]}, "the card has no figure 'nonsense'"),
+        ({"notes": [{"about": "bias.stereotype", "text": "x"}]}, "stereotype_preference"),
+        (
+            {"notes": [{"about": "bias.stereotype_preference", "text": ""}]},
+            "the note about 'bias.stereotype_preference' is empty; write a remark",
+        ),
+        ({"reviewer": "\u3164"}, "reviewer: has no visible character"),
+        ({"comment": "\u200d"}, "comment: has no visible character"),
+        (
+            {"date": "0001-01-01T00:00:00+00:00"},
+            "the statement is dated 0001-01-01, before the card was created (20",
+        ),
+    ],
+)
+def test_a_signed_statement_is_checked_like_a_new_one(hallmark, reviewers, changes, message):
+    statement = Path(hallmark.json("review", hallmark.first, *APPROVE)["statement"])
+    review = json.loads(statement.read_bytes()) | changes
+    statement.write_bytes(to_canonical_json(review) + b"\n")
+    signature = Path(f"{statement}.sig")
+    signature.write_bytes(reviewers.sign("ada", statement.read_bytes()))
+    done = hallmark("review", "--signature", str(signature), code=2)
+    assert message in done.stderr.splitlines()[-1]
     assert not (hallmark.store / "reviews").exists()
 
 

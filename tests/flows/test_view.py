@@ -1,5 +1,6 @@
 """`hallmark view`: its pages, downloads, reviews, and the requests that it refuses."""
 
+import asyncio
 import csv
 import html
 import io
@@ -11,17 +12,23 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+import threading
+import time
+from contextlib import contextmanager, suppress
 
 import pyarrow.parquet as pq
 import pytest
+import uvicorn
 from fastapi.testclient import TestClient
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
+from hallmark.flows.application import http_protocol
 from hallmark.flows.application.application import create_application, prepare_pages
 from hallmark.flows.application.card_pages import CASES_PER_PAGE, CardPages
 from hallmark.flows.application.requests import SECURITY_HEADERS
 from hallmark.flows.application.store_reader import RecentValues, StoreReader
-from hallmark.flows.commands.view import bind_port
+from hallmark.flows.commands.view import GRACEFUL_SHUTDOWN_SECONDS, bind_port
 from hallmark.flows.runs import open_run, open_store
 from hallmark.reports.review.signatures import SignerFiles
 from hallmark.reports.view.row_queries import count_pages
@@ -722,6 +729,9 @@ def test_a_missing_file_of_allowed_signers_is_named(apart, run, reviewers, tmp_p
     [
         ({"decision": "like"}, "Choose a decision"),
         ({"reviewer": " "}, "Reviewer: must not be empty"),
+        ({"reviewer": "\u3164"}, "Reviewer: has no visible character"),
+        ({"comment": "\u200d"}, "Comment: has no visible character"),
+        ({"about": "a", "note": "\u3164\u2800"}, "is empty; write a remark"),
         ({"decision": "reject"}, "must state why the card is rejected"),
         ({"expires": "2001-01-01"}, "must not be before the date of the review"),
         ({"about": "nothing", "note": "a"}, "the card has no figure|has no figure"),
@@ -809,6 +819,145 @@ def test_ctrl_c_ends_the_application_and_wrong_requests_are_quiet(started_applic
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0 and errors == ""
+
+
+def begin_form(connection, port):
+    """Send the headers of a form and one byte of it; return when the application reads it."""
+    connection.settimeout(60)
+    connection.sendall(
+        f"POST /trace HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:{port}\r\n"
+        "Content-Length: 100\r\nExpect: 100-continue\r\n\r\n".encode()
+    )
+    assert connection.recv(100).startswith(b"HTTP/1.1 100")
+    connection.sendall(b"a")
+
+
+def read_to_end(connection):
+    connection.settimeout(60)
+    answer = b""
+    while part := connection.recv(1 << 16):
+        answer += part
+    return answer.decode()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_does_not_wait_for_an_unfinished_form(started_application, times):
+    process, port = started_application
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        begin_form(connection, port)
+        for _ in range(times):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+        _, errors = process.communicate(timeout=10)
+    assert process.returncode == 0 and errors == ""
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_ends_a_request_that_is_being_answered(times):
+    """The second Ctrl-C does not wait for the answer, and neither prints a traceback."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_APPLICATION],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        port = int(process.stdout.readline())
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert process.stdout.readline() == "answering\n"
+            for _ in range(times):
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.05)
+            _, errors = process.communicate(timeout=GRACEFUL_SHUTDOWN_SECONDS + 10)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0 and errors == ""
+
+
+#: An application that never finishes its answer.
+SLOW_APPLICATION = """
+import asyncio
+from hallmark.flows.commands.view import bind_port, serve_until_interrupted
+
+async def answer(scope, receive, send):
+    assert scope["type"] == "http"
+    print("answering", flush=True)
+    await asyncio.sleep(3600)
+
+with bind_port(0) as listener:
+    print(listener.getsockname()[1], flush=True)
+    serve_until_interrupted(answer, listener)
+"""
+
+
+@pytest.fixture
+def quick_server(monkeypatch):
+    """The port of a server with a short limit whose application reads the body and answers."""
+    monkeypatch.setattr(http_protocol, "MAX_RECEIVING_SECONDS", 1.0)
+
+    async def answer(scope, receive, send):
+        request = Request(scope, receive)
+        if scope["path"] == "/slow":
+            await asyncio.sleep(2)
+        with suppress(ClientDisconnect):
+            if scope["path"] != "/unread":
+                await request.body()
+            await Response("done")(scope, receive, send)
+
+    config = uvicorn.Config(answer, http=http_protocol.ConfinedHttpProtocol, log_level="error")
+    server = uvicorn.Server(config)
+    with bind_port(0) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield listener.getsockname()[1]
+        server.should_exit = True
+        thread.join(60)
+
+
+@pytest.mark.parametrize(
+    ("sent", "drips"),
+    [
+        ("GET / HTTP/1.1\r\nHost: a\r\nX: ", True),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n", False),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n", True),
+    ],
+)
+def test_a_request_that_does_not_arrive_in_time_is_refused(quick_server, sent, drips):
+    with socket.create_connection(("127.0.0.1", quick_server)) as connection:
+        begun = time.monotonic()
+        connection.sendall(sent.encode())
+        for _ in range(4 if drips else 0):
+            time.sleep(0.2)
+            connection.sendall(b"a")
+        head, _, body = read_to_end(connection).partition("\r\n\r\n")
+        assert time.monotonic() - begun < 30
+    assert head.startswith("HTTP/1.1 408 ") and "The request did not arrive within" in body
+    assert all(f"{name}: {value}" in head for name, value in SECURITY_HEADERS.items())
+
+
+def test_connections_without_a_request_are_closed(quick_server):
+    with socket.create_connection(("127.0.0.1", quick_server)) as connection:
+        assert read_to_end(connection) == ""
+    with socket.create_connection(("127.0.0.1", quick_server)) as connection:
+        connection.sendall(b"POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n")
+        assert read_to_end(connection).endswith("done")
+
+
+def test_an_answer_may_take_longer_than_its_request(quick_server):
+    with socket.create_connection(("127.0.0.1", quick_server)) as connection:
+        for path in ("/slow", "/", "/slow"):
+            connection.settimeout(60)
+            connection.sendall(
+                f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\na".encode()
+            )
+            answer = b""
+            while not answer.endswith(b"done"):
+                part = connection.recv(1 << 16)
+                assert part
+                answer += part
+            assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize(
