@@ -31,6 +31,7 @@ from hallmark.reports.page.document import (
     list_figure_texts,
     redact_figure,
 )
+from hallmark.reports.page.evidence_pages import find_unreadable_rows
 from hallmark.reports.page.figures import Evidence, FigureBook, StageAndTable
 from hallmark.reports.page.redaction import Redactor
 from hallmark.reports.sections.checkpoint import read_file_rows
@@ -42,6 +43,9 @@ from hallmark.tasks.contract import (
     Table,
     select_input_contents,
 )
+
+#: The corpus tables that a redactor is built from.
+_REDACTION_TABLES = frozenset({"canaries", "regions"})
 
 #: The inputs of a card's stage by name: an artifact, several by label, or None.
 CardInputs = Mapping[str, Any]
@@ -230,6 +234,7 @@ def read_card(store: Store, card: Artifact) -> CardContent:
     """Read a card and find the rows that support its figures.
 
     The SHA-256 of its tables are checked, because figures could be replaced in an intact file.
+    Those of further tables that cases show are checked when ``build_cases`` reads them.
 
     Raises:
         HallmarkError: If the card is damaged, or another version of the code wrote it.
@@ -265,6 +270,9 @@ def read_card(store: Store, card: Artifact) -> CardContent:
         if not missing_inputs:
             for evidence in _iterate_evidence(card, book, damaged_evidence):
                 book.evidence_by_id[evidence.id] = evidence
+            if damage := _describe_redaction_damage(corpus_artifacts):
+                damaged_evidence |= dict.fromkeys(book.evidence_by_id, damage)
+                book.evidence_by_id.clear()
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise make_contradiction_error(card, error) from error
     return CardContent(
@@ -358,6 +366,20 @@ def _iterate_evidence(
             )
 
 
+def _describe_redaction_damage(corpus_artifacts: Mapping[str, Artifact]) -> str:
+    """Describe how a table that says what must be masked differs from its manifest.
+
+    These small tables are read for every card. The text is empty if none is damaged.
+    """
+    for artifact in corpus_artifacts.values():
+        for name in _REDACTION_TABLES & {*artifact.tables}:
+            try:
+                artifact[name].verify()
+            except HallmarkError as error:
+                return str(error)
+    return ""
+
+
 def _describe_damage(table: Table) -> str:
     """Describe how a local table differs from its manifest; empty if it does not.
 
@@ -374,20 +396,28 @@ def _describe_damage(table: Table) -> str:
 
 
 def list_evidence_problems(store: Store, card: Artifact) -> list[str]:
-    """List the tables whose rows a card cites and that differ from the digests that it states.
+    """List the tables whose rows a card cites and that cannot be shown as the card cites them.
 
-    All these tables are read, also from an object store, so this may take long.
+    A table differs from the digest that the card states, or the page of its rows needs a damaged
+    file. All cited tables are read, also from an object store, so this may take long.
 
     Returns:
-        A phrase for each table of a stage that is missing, damaged or changed.
+        A phrase for each such table of a stage.
     """
-    evidence_by_id = read_card(store, card).book.evidence_by_id
+    content = read_card(store, card)
+    evidence_by_id = content.book.evidence_by_id
+    unreadable_rows = find_unreadable_rows(content)
     problems: dict[StageAndTable, str] = {}
     for row in card["evidence"].read().to_pylist():
         key = row["stage"], row["evidence_table"]
         evidence = evidence_by_id.get(row["id"])
         if evidence is None:
-            problems[key] = "is missing, damaged or has changed"
+            damage = content.damaged_evidence.get(row["id"])
+            problems[key] = "is missing, damaged or has changed" + (
+                f" ({damage})" if damage else ""
+            )
+        elif row["id"] in unreadable_rows:
+            problems.setdefault(key, f"cannot be shown ({unreadable_rows[row['id']]})")
         elif key not in problems and evidence.file_rows is None:
             try:
                 evidence.artifact[evidence.table].verify()

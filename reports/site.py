@@ -412,7 +412,7 @@ def _write_cards(
             extended; runs that share a card share its files through hard links.
         purged_ids_by_label: The ids of purged documents, by label.
         reuse_folder: Reuses a folder of the previous site.
-        report_problem: Called with a sentence about each card that cannot be shown.
+        report_problem: Called with a sentence about each card that cannot be shown completely.
     """
     titles_by_page = {}
     for label, kind in CARD_KINDS.items():
@@ -435,9 +435,7 @@ def _write_cards(
             written_folder_by_card[artifact.name] = target
         else:
             try:
-                is_complete = write_card_pages(
-                    read_card(store, artifact), target, has_markdown=False
-                )
+                problems = write_card_pages(read_card(store, artifact), target, has_markdown=False)
             except HallmarkError as error:  # other cards must be shown
                 report_problem(f"the site does not show {artifact.name}: {error}")
                 shutil.rmtree(target, ignore_errors=True)
@@ -447,7 +445,12 @@ def _write_cards(
             if purged_ids_by_label[label]:
                 insert_purge_notice(target, format_purge_notice(purged_ids_by_label[label]))
             # A damaged input may be repaired without a change of its digest.
-            if is_complete:
+            if problems:
+                count_text = f" ({len(problems)} problems)" if len(problems) > 1 else ""
+                report_problem(
+                    f"the site does not show all rows of {artifact.name}: {problems[0]}{count_text}"
+                )
+            else:
                 (target / DIGEST_FILE).write_text(folder_digest)
         titles_by_page[f"{label}/{label}.html"] = kind.title
     return titles_by_page

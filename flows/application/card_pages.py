@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -31,7 +32,7 @@ from hallmark.reports.view.row_queries import (
     list_query_fields,
 )
 from hallmark.reports.view.templating import render_view_page
-from hallmark.tasks.contract import UsageError
+from hallmark.tasks.contract import HallmarkError, UsageError
 
 #: How many rendered pages of cards are kept in memory.
 MAX_PAGES = 64
@@ -86,15 +87,14 @@ class CardPages:
             "card": card,
             "kind": view.content.document.kind,
             "purge_notice": view.purge_notice,
+            "inputs": ", ".join(view.content.missing_inputs),
             "figures": figures,
             "redact": redact,
             "describe_computation": describe_computation,
         }
         if evidence is None:
-            values["inputs"] = ", ".join(view.content.missing_inputs)
-            values["damage"] = redact(view.content.damaged_evidence.get(evidence_id, ""))
-            status = 500 if values["damage"] else 404
-            return HTMLResponse(render_view_page("view_rows_missing.html", **values), status)
+            damage = view.content.damaged_evidence.get(evidence_id, "")
+            return _show_missing_rows(values, redact(damage))
         row_view = RowView(evidence, view.content.redactor)
         try:
             query = RowQuery.from_parameters(request.query_params.multi_items())
@@ -109,7 +109,10 @@ class CardPages:
         offset = (min(query.page, page_count) - 1) * page_rows
         rows = selected.rows[offset : offset + page_rows]
         if shows_cases:
-            cases = build_cases(view.content, [CaseRows(evidence, rows, offset)])[0]
+            try:
+                cases = build_cases(view.content, [CaseRows(evidence, rows, offset)])[0]
+            except HallmarkError as error:
+                return _show_missing_rows(values, redact(str(error)))
             values["cases"] = render_cases(cases)
         else:
             values["rows"] = [*zip(*row_view.build_cells(rows).values(), strict=True)]
@@ -133,6 +136,12 @@ class CardPages:
                 page_count=page_count,
             )
         )
+
+
+def _show_missing_rows(values: Mapping[str, Any], damage: str) -> Response:
+    """Return the page that says why rows are not shown; the damage is redacted, maybe empty."""
+    page = render_view_page("view_rows_missing.html", **values, damage=damage)
+    return HTMLResponse(page, 500 if damage else 404)
 
 
 def link_figure(figure: Figure) -> str:

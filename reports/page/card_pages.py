@@ -98,7 +98,7 @@ def write_card_pages(
     link_figure: FigureLinker = get_evidence_path,
     *,
     has_markdown: bool = True,
-) -> bool:
+) -> list[str]:
     """Write the pages of a card and of its evidence into a folder.
 
     Args:
@@ -108,7 +108,7 @@ def write_card_pages(
         has_markdown: Whether the pages of the card are also written as Markdown.
 
     Returns:
-        Whether all rows that are in the store could be read.
+        Why some rows that are in the store are not shown, each reason once.
     """
     evidence_pages = [*iterate_evidence_pages(content)]
     for path, text in (
@@ -117,7 +117,8 @@ def write_card_pages(
     ):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
-    return not content.damaged_evidence and all(page.is_complete for page in evidence_pages)
+    problems = [problem for page in evidence_pages for problem in page.problems]
+    return [*dict.fromkeys([*content.damaged_evidence.values(), *problems])]
 
 
 def _redact(content: CardContent, section: Section | None = None) -> Document:

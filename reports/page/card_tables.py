@@ -111,7 +111,8 @@ class CardContent:
         redactor: Redacts what is shown.
         missing_inputs: Labels of inputs that are not in the store; no rows are shown then.
         answers: The answers to the questions of the card's form, if it has one.
-        damaged_evidence: Why rows are not shown, by their id: a table differs from its manifest.
+        damaged_evidence: Why rows are not shown, by their id: a table of the rows, or one that says
+            what must be masked, differs from its manifest.
     """
 
     name: str

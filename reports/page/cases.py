@@ -3,12 +3,13 @@
 The role of a column follows from its declared kind and type: a text of a model follows the prompt,
 a personal text follows it, too, and may stand in a document that the row names. A text is shown if
 a scorer found it harmless, or if a document that the row names contains it and may be shown.
-Planted secrets are invented: each text that has one also has a version that shows it.
+Planted secrets are invented: each text that has one also has a version that shows it. The SHA-256
+of each file that cases are read from is compared with its manifest first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -40,7 +41,7 @@ from hallmark.tasks.audits.experiments.source_documents import (
     list_document_id_columns,
     to_doc_id_list,
 )
-from hallmark.tasks.audits.judging.training_exposure import TrainingExposure
+from hallmark.tasks.audits.judging.training_exposure import EXPOSURE_TABLES, TrainingExposure
 from hallmark.tasks.contract import Artifact, Column, Row, format_count, get_artifact_store
 
 #: Number of cases that ``read_cases`` returns by default, and of documents of each.
@@ -204,6 +205,8 @@ def _label_measures_of_rows(artifact: Artifact, rows: pa.Table) -> dict[str, Mea
     if not {"measure", "value"} <= {*rows.column_names}:
         return {}
     names = [str(name) for name in pc.unique(rows["measure"]).to_pylist() if name]
+    if "findings" in artifact.tables:
+        artifact["findings"].verify()
     return label_measures(artifact, names)
 
 
@@ -224,6 +227,9 @@ def read_cases(
         evidence_id: The id of the selection.
         offset: How many rows are skipped.
         limit: How many rows are read at most.
+
+    Raises:
+        HallmarkError: If a file that the cases are read from is missing or damaged.
     """
     evidence = content.book.evidence_by_id[evidence_id]
     rows = evidence.read_first_rows(offset + limit)[offset:]
@@ -241,6 +247,9 @@ def build_cases(
         content: The card.
         selections: The rows; the table of each has cases.
         max_documents: How many documents of each row are shown.
+
+    Raises:
+        HallmarkError: If a file that the cases are read from is missing or damaged.
     """
     pending = _find_documents_of_selections(selections)
     lookup = DocumentLookup(content.corpus_artifacts, content.redactor)
@@ -293,6 +302,10 @@ def _find_documents_of_selections(
         evidence = selections[numbers[0]].evidence
         trace = find_training_trace(evidence.artifact)
         all_rows = pa.concat_tables([selections[number].rows for number in numbers])
+        if trace is not None and any(
+            column.kind == "model text" for column in evidence.columns_by_name.values()
+        ):
+            trace["matched_spans"].verify()
         all_documents_by_row = [*find_documents_by_row(all_rows, evidence.columns_by_name, trace)]
         documents_by_row = [*map(_remove_repeated_documents, all_documents_by_row)]
         span_limit = 0 if trace is None else _read_span_limit(trace)
@@ -335,7 +348,7 @@ def list_case_inputs(artifact: Artifact) -> list[str]:
 
 
 def _read_training_exposure(
-    artifact: Artifact, doc_ids: Iterable[bytes]
+    artifact: Artifact, doc_ids: Collection[bytes]
 ) -> TrainingExposure | None:
     """Read how often the trainings in the lineage of an artifact had read documents.
 
@@ -351,6 +364,10 @@ def _read_training_exposure(
             if found is None:
                 return None
             artifact_by_name[key] = found
+    for training_run in artifacts["training_runs"].values():
+        if {*EXPOSURE_TABLES} <= {*training_run.tables}:
+            training_run["checkpoints"].verify()
+            training_run["document_reads"].verify_document_parts(doc_ids)
     return TrainingExposure.from_checkpoints(
         artifacts["training_runs"], artifacts["checkpoints"], doc_ids
     )

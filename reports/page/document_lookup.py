@@ -46,14 +46,19 @@ class DocumentLookup:
     """Looks up documents by id in the artifacts of the corpus stages, the last stage first.
 
     A document without a toxicity score, because it was removed before scoring, gets the score of a
-    document with the same words that was loaded with it.
+    document with the same words that was loaded with it. The SHA-256 of each file is compared with
+    its manifest before a row of it is used.
     """
 
     corpus_artifacts: Mapping[str, Artifact]
     redactor: Redactor
 
     def read_documents(self, doc_ids: set[bytes]) -> dict[bytes, ShownDocument]:
-        """Read documents by id, with one scan of each artifact."""
+        """Read documents by id, with one scan of each artifact.
+
+        Raises:
+            HallmarkError: If a file is missing or damaged.
+        """
         scores = self._read_toxicity_scores(doc_ids)
         rows: dict[bytes, dict[str, Any]] = {}
         for stage, artifact in reversed([*self.corpus_artifacts.items()]):
@@ -63,7 +68,9 @@ class DocumentLookup:
             if "documents" not in artifact.tables:
                 continue
             columns = ["doc_id", "source", "text", "metadata", "toxicity", "split"]
-            table = artifact["documents"].find_document_rows(sorted(missing_ids), columns)
+            documents_table = artifact["documents"]
+            documents_table.verify_document_parts(missing_ids)
+            table = documents_table.find_document_rows(sorted(missing_ids), columns)
             for row in table.to_pylist():
                 rows[row["doc_id"]] = row | {"stage": stage}
         scores |= {i: row["toxicity"] for i, row in rows.items() if _is_score(row["toxicity"])}
@@ -102,6 +109,7 @@ class DocumentLookup:
             signals = artifact.tables.get("signals")
             if signals is None or "toxicity" not in signals.columns:
                 continue
+            signals.verify_document_parts(doc_ids)
             table = signals.find_document_rows(sorted(doc_ids), ["doc_id", "toxicity"])
             scores |= {
                 row["doc_id"]: row["toxicity"]
@@ -112,6 +120,9 @@ class DocumentLookup:
 
     @cached_property
     def _licence_by_source(self) -> dict[str, str | None]:
+        for artifact in self.corpus_artifacts.values():
+            if artifact.stage == "ingest" and "sources" in artifact.tables:
+                artifact["sources"].verify()
         return read_licences_by_source(self.corpus_artifacts.values())
 
     def _find_licence(self, row: Mapping[str, Any]) -> str | None:
@@ -119,15 +130,13 @@ class DocumentLookup:
 
     @cached_property
     def _invented_canaries(self) -> list[dict[str, Any]]:
-        return [
-            row
-            for artifact in self.corpus_artifacts.values()
-            if artifact.stage == "plant_canaries" and "canaries" in artifact.tables
-            for row in artifact["canaries"]
-            .read(["canary_id", "kind", "text", "doc_ids"])
-            .to_pylist()
-            if row["kind"] != _NATURAL_CANARY
-        ]
+        rows: list[dict[str, Any]] = []
+        for artifact in self.corpus_artifacts.values():
+            if artifact.stage == "plant_canaries" and "canaries" in artifact.tables:
+                artifact["canaries"].verify()
+                columns = ["canary_id", "kind", "text", "doc_ids"]
+                rows += artifact["canaries"].read(columns).to_pylist()
+        return [row for row in rows if row["kind"] != _NATURAL_CANARY]
 
     @cached_property
     def _invented_doc_ids(self) -> frozenset[bytes]:

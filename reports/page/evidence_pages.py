@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -57,19 +56,20 @@ class EvidencePage(NamedTuple):
     Attributes:
         path: Its path in the folder of the card.
         text: Its HTML.
-        is_complete: Whether all of its rows that are in the store could be read.
+        problems: Why some of its rows that are in the store could not be read, each reason once.
     """
 
     path: str
     text: str
-    is_complete: bool
+    problems: Sequence[str]
 
 
 def iterate_evidence_pages(content: CardContent) -> Iterator[EvidencePage]:
     """Yield the page of each stage that the card has figures of."""
     selections_by_path: dict[str, list[ShownSelection]] = {}
     figures_by_evidence = content.book.group_figures_by_evidence_id()
-    shown_rows = _render_first_rows(content, figures_by_evidence)
+    problems_by_evidence: dict[str, str] = {}
+    shown_rows = _render_first_rows(content, figures_by_evidence, problems_by_evidence)
     for evidence_id, figures in figures_by_evidence.items():
         selection = ShownSelection(None, figures)
         if evidence_id in shown_rows:
@@ -79,18 +79,31 @@ def iterate_evidence_pages(content: CardContent) -> Iterator[EvidencePage]:
         path = figures[0].page_path.partition("#")[0]
         selections_by_path.setdefault(path, []).append(selection)
     for path, selections in selections_by_path.items():
-        is_complete = all(
-            selection.evidence is not None
-            or selection.figures[0].evidence_id not in content.book.evidence_by_id
-            for selection in selections
-        )
-        yield EvidencePage(path, render_evidence_page(content, selections), is_complete)
+        ids = [selection.figures[0].evidence_id for selection in selections]
+        problems = dict.fromkeys(problems_by_evidence[i] for i in ids if i in problems_by_evidence)
+        yield EvidencePage(path, render_evidence_page(content, selections), [*problems])
+
+
+def find_unreadable_rows(content: CardContent) -> dict[str, str]:
+    """Return why rows that are in the store cannot be shown on a page, by the id of the selection.
+
+    All files that the page of a stage is read from are compared with their manifests.
+    """
+    problems: dict[str, str] = {}
+    _render_first_rows(content, content.book.group_figures_by_evidence_id(), problems)
+    return problems
 
 
 def _render_first_rows(
-    content: CardContent, evidence_ids: Iterable[str]
+    content: CardContent, evidence_ids: Iterable[str], problems: dict[str, str]
 ) -> dict[str, tuple[Markup, int]]:
-    """Render the first rows of each selection that is in the store, with how many they are."""
+    """Render the first rows of each selection that is in the store, with how many they are.
+
+    Args:
+        content: The card.
+        evidence_ids: The ids of the selections.
+        problems: Receives the ids of selections that cannot be read, with the reason.
+    """
     known = [i for i in evidence_ids if i in content.book.evidence_by_id]
     selections = [content.book.evidence_by_id[evidence_id] for evidence_id in known]
     case_selection_counts = Counter(
@@ -99,7 +112,7 @@ def _render_first_rows(
     case_selections: dict[str, SelectedRows] = {}
     rendered: dict[str, tuple[Markup, int]] = {}
     for evidence_id, evidence in zip(known, selections, strict=True):
-        with suppress(HallmarkError):  # the page then says that the rows are not available
+        try:
             if has_cases(evidence.columns_by_name):
                 share = _CASES_PER_PAGE // case_selection_counts[evidence.stage]
                 first_rows = evidence.read_first_rows(max(1, min(STATIC_CASES, share)))
@@ -108,11 +121,37 @@ def _render_first_rows(
                 first_rows = evidence.read_first_rows(STATIC_ROWS)
                 table = render_plain_rows(evidence, first_rows, content.redactor)
                 rendered[evidence_id] = table, len(first_rows)
-    if case_selections:
-        cases_by_selection = build_cases(content, [*case_selections.values()], STATIC_DOCUMENTS)
-        for evidence_id, cases in zip(case_selections, cases_by_selection, strict=True):
-            rendered[evidence_id] = render_cases(cases, shows_ids=False), len(cases)
+        except HallmarkError as error:  # the page then says that the rows are not available
+            problems[evidence_id] = str(error)
+    for evidence_id, cases in _build_readable_cases(content, case_selections, problems).items():
+        rendered[evidence_id] = render_cases(cases, shows_ids=False), len(cases)
     return rendered
+
+
+def _build_readable_cases(
+    content: CardContent, selections: Mapping[str, SelectedRows], problems: dict[str, str]
+) -> dict[str, list[Case]]:
+    """Build the cases of selections by id; omit those that need a damaged file.
+
+    Args:
+        content: The card.
+        selections: The first rows of each selection.
+        problems: Receives the ids of the omitted selections, with the reason.
+    """
+    if not selections:
+        return {}
+    try:
+        cases = build_cases(content, [*selections.values()], STATIC_DOCUMENTS)
+        return dict(zip(selections, cases, strict=True))
+    except HallmarkError as error:
+        if len(selections) == 1:
+            problems[next(iter(selections))] = str(error)
+            return {}
+    # All are read together, which is faster; the damage may concern only some of them.
+    cases_by_id: dict[str, list[Case]] = {}
+    for evidence_id, selection in selections.items():
+        cases_by_id |= _build_readable_cases(content, {evidence_id: selection}, problems)
+    return cases_by_id
 
 
 def render_cases(cases: Sequence[Case], *, shows_ids: bool = True) -> Markup:

@@ -296,7 +296,8 @@ def open_text_index(
         max_shard_bytes: Maximum size of the text of a shard.
 
     Raises:
-        HallmarkError: If an index must be built, but the store cannot be written.
+        HallmarkError: If an index must be built, but the store cannot be written or the documents
+            are damaged.
     """
     shards: list[TextShard] = []
     for artifact in documents.artifacts:
@@ -351,6 +352,7 @@ def open_or_build_shards(
     The arguments are those of ``open_text_index``.
     """
     if not _is_complete(folder):
+        documents.verify()
         announce_build(documents.row_count)
         _build_index(folder, documents, max_shard_bytes)
     return _open_shards(folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -332,6 +332,17 @@ class Table:
         for part in self.parts:
             part.location.fetch_verified_file(part.entry)
 
+    def verify_document_parts(self, doc_ids: Iterable[bytes]) -> None:
+        """Check the SHA-256 of the parts that can contain these documents, like ``verify``.
+
+        Raises:
+            HallmarkError: A file is missing or damaged.
+        """
+        ids = [*doc_ids]
+        for segment in self._segments:
+            for index in {doc_id_to_part_index(doc_id, len(segment)) for doc_id in ids}:
+                segment[index].location.fetch_verified_file(segment[index].entry)
+
     @property
     def row_count(self) -> int:
         return sum(entry["rows"] for entry in self.manifest_entries)
@@ -349,6 +360,12 @@ class Table:
             for part_count in self.parts_per_segment
             for index, (location, part) in zip(range(part_count), located_entries, strict=False)
         ]
+
+    @property
+    def _segments(self) -> list[list[TablePart]]:
+        """The parts of each segment."""
+        parts = iter(self.parts)
+        return [[*islice(parts, part_count)] for part_count in self.parts_per_segment]
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -383,11 +400,9 @@ class Table:
         In each segment, this reads only the parts that can contain the documents.
         """
         column_names = None if columns is None else list(dict.fromkeys(["doc_id", *columns]))
-        parts = iter(self.parts)
-        segments = [[*islice(parts, part_count)] for part_count in self.parts_per_segment]
         rows = pa.concat_tables(
             rows
-            for segment in segments
+            for segment in self._segments
             for rows in _read_document_rows_of_segment(segment, doc_ids, column_names)
         )
         return rows if columns is None else rows.select(list(columns))

@@ -4,7 +4,6 @@ import hashlib
 import html
 import json
 import math
-import os
 import re
 import shutil
 
@@ -15,8 +14,10 @@ from starlette.testclient import TestClient
 
 from hallmark.flows.application.application import create_application
 from hallmark.flows.runs import open_run, open_store
+from hallmark.reports.cards import list_evidence_problems
 from hallmark.reports.review.signatures import SignerFiles
 from hallmark.tasks.contract.manifests import compute_content_digest, compute_table_digest
+from tests.forged_tables import forge_table
 
 
 @pytest.fixture
@@ -40,22 +41,8 @@ def make_client(hallmark):
 
 
 def forge_figures(card):
-    """Give all figures one value, in a valid file with the size and the times of the original."""
-    path = card["figures"].parts[0].path
-    stat, figures = path.stat(), pq.read_table(path)
-    index = figures.schema.get_field_index("value")
-    values = pa.array([0.123456] * len(figures), figures.schema.field(index).type)
-    figures = figures.set_column(index, figures.schema.field(index), values)
-    pq.write_table(
-        figures, path, compression="zstd", compression_level=19, write_page_checksum=True
-    )
-    content = path.read_bytes()
-    footer_size = int.from_bytes(content[-8:-4], "little") + 8
-    padding = bytes(stat.st_size - len(content))
-    path.write_bytes(content[:-footer_size] + padding + content[-footer_size:])
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert path.stat().st_size == stat.st_size
-    assert set(card["figures"].read()["value"].to_pylist()) == {0.123456}
+    """Give all figures one value."""
+    forge_table(card["figures"], "value", 0.123456)
 
 
 def export_site(hallmark):
@@ -259,3 +246,77 @@ def test_a_damaged_input_is_found_by_verify(hallmark):
     assert response.status_code == 500 and "hallmark verify" in response.text
     verified = hallmark("verify", code=1)
     assert "plant_canaries" in verified.stdout + verified.stderr
+
+
+# Tables that cases show and that the card does not cite --------------------------------------
+
+
+def find_stage_with_table(hallmark, pattern, table):
+    """Return the first artifact of the run whose label matches and that has rows in a table."""
+    run = open_run(hallmark.first, str(hallmark.store))
+    return next(
+        run[label]
+        for label in run.stages
+        if re.fullmatch(pattern, label)
+        and table in run[label].tables
+        and run[label][table].row_count
+    )
+
+
+@pytest.fixture(scope="module")
+def case_pages(apart):
+    """Return the path of one page of cases for each table of which the model card cites some."""
+    client = make_client(apart)
+    card = f"/runs/{apart.first}/model_card/"
+    page = client.get(f"{card}model_card.html").text
+    sections = {f"{card}{path}" for path in re.findall(r'href="([a-z-]+\.html)"', page)}
+    texts = [page, *(client.get(path).text for path in sorted(sections))]
+    paths = {path for text in texts for path in re.findall(r'href="(rows/[^"#]+\.html)"', text)}
+    path_by_table = {path.rpartition("--")[0]: f"{card}{path}" for path in sorted(paths)}
+    return [path for path in path_by_table.values() if 'class="case"' in client.get(path).text]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stage", "table", "column", "value"),
+    [
+        ("split", "documents", "text", "Forged words."),
+        ("score_toxicity", "signals", "toxicity", 0.0),
+        ("ingest", "sources", "licence", "forged"),
+        ("plant_canaries", "canaries", "secret", ""),
+        (".*_trace", "matched_spans", "run_tokens", 77),
+        ("pretrain", "document_reads", "times_read", 77),
+    ],
+)
+def test_a_page_shows_no_case_with_a_forged_table(
+    hallmark, case_pages, stage, table, column, value
+):
+    artifact = find_stage_with_table(hallmark, stage, table)
+    client = make_client(hallmark)
+    assert case_pages and client.get(case_pages[0]).status_code == 200
+    forge_table(artifact[table], column, value)
+    refused = [r for r in map(client.get, case_pages) if r.status_code != 200]
+    assert refused
+    for response in refused:
+        text = html.unescape(response.text)
+        assert response.status_code == 500 and f"artifact {artifact.name} is damaged: " in text
+        assert "does not match the SHA-256 in its manifest" in text
+        assert "Figures computed from these rows" in text
+
+
+@pytest.mark.slow
+def test_an_export_and_a_release_name_a_forged_table_of_cases(hallmark):
+    card = open_card(hallmark)
+    assert list_evidence_problems(card.store, card) == []
+    artifact = find_stage_with_table(hallmark, "split", "documents")
+    forge_table(artifact["documents"], "text", "Forged words.")
+    expected = f"artifact {artifact.name} is damaged: "
+    done = hallmark("export-site", hallmark.first, "--output", "site", code=1)
+    (sentence,) = [line for line in done.stderr.splitlines() if card.name in line]
+    assert sentence.startswith(f"the site does not show all rows of {card.name}: {expected}")
+    rows = hallmark.store.parent / "site" / "runs" / hallmark.first / "model_card" / "rows"
+    texts = [path.read_text() for path in rows.glob("*.html")]
+    assert any("Rows that are not available" in text for text in texts)
+    assert not any("Forged words." in text for text in texts)
+    problems = list_evidence_problems(card.store, card)
+    assert problems and all(f" cannot be shown ({expected}" in problem for problem in problems)

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from hallmark.reports.artifact_lookup import find_training_trace
 from hallmark.reports.page.cases import (
     CONTEXT_CHARACTERS,
     Case,
@@ -20,7 +21,11 @@ from hallmark.reports.page.cases import (
     has_cases,
     read_cases,
 )
-from hallmark.reports.page.evidence_pages import iterate_evidence_pages, render_cases
+from hallmark.reports.page.evidence_pages import (
+    find_unreadable_rows,
+    iterate_evidence_pages,
+    render_cases,
+)
 from hallmark.reports.page.figures import FigureBook
 from hallmark.reports.page.planted_secrets import PlantedSecret
 from hallmark.reports.page.redaction import MarkedPart, PassthroughRedactor, Redactor
@@ -32,16 +37,21 @@ from hallmark.tasks.contract import (
     ID_TYPE,
     Artifact,
     EmptyConfig,
+    HallmarkError,
+    Session,
     StageConfig,
     StageContext,
+    Store,
     column,
     describe_columns,
     hash_texts,
     hash_to_ids,
+    open_session,
     stage,
     table_schema,
 )
 from tests.findings import build_titled_table
+from tests.forged_tables import forge_table
 from tests.reports import pages
 from tests.reports.test_evidence import Scores, scored
 from tests.tasks.corpora import given
@@ -298,6 +308,65 @@ def test_spans_of_a_trace_are_highlighted_in_both_texts(session):
     assert html.count(f"<mark>{copied}</mark>") == 2
     reads = "first read in training step 41, read completely 2 times"
     assert f"this whole document, without its copies: {reads}" in html
+
+
+@pytest.fixture
+def own_session(tmp_path):
+    """Open a session with a store whose files a test may change."""
+    with open_session(Session(Store(tmp_path / "own"))) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("documents", "text", ""),
+        ("signals", "toxicity", 0.5),
+        ("matched_spans", "run_tokens", 77),
+    ],
+)
+def test_rows_of_a_forged_table_are_shown_in_no_case(own_session, table, column, value):
+    row = {"text": "Say", "continuation": COPIED, "toxicity": 0.2}
+    content = written_content([row], [DOCUMENT], char_start=0, char_end=4, first_step=41)
+    [(evidence_id, evidence)] = content.book.evidence_by_id.items()
+    assert read_cases(content, evidence_id)[0].documents
+    [page] = iterate_evidence_pages(content)
+    assert page.problems == [] and find_unreadable_rows(content) == {}
+    trace = find_training_trace(evidence.artifact)
+    artifacts = [a for a in (trace, *content.corpus_artifacts.values()) if a is not None]
+    [artifact] = [artifact for artifact in artifacts if table in artifact.tables]
+    forge_table(artifact[table], column, value)
+    with pytest.raises(HallmarkError, match=f"{artifact.name} is damaged: .* the SHA-256"):
+        read_cases(content, evidence_id)
+    [page] = iterate_evidence_pages(content)
+    [reason] = page.problems
+    assert "does not match the SHA-256" in reason and "Rows that are not available" in page.text
+    assert find_unreadable_rows(content) == {evidence_id: reason}
+
+
+def test_a_forged_title_of_a_measure_is_not_shown(own_session):
+    audit = measured()
+    book = FigureBook({"audit": audit})
+    evidence = book.get_evidence("audit", "values")
+    content = pages.content_of(book, Redactor())
+    assert read_cases(content, evidence.id)
+    forge_table(audit["findings"], "title", "")
+    with pytest.raises(HallmarkError, match="does not match the SHA-256"):
+        read_cases(content, evidence.id)
+
+
+def test_only_the_selections_with_a_damaged_document_are_not_shown(own_session):
+    rows = json.dumps([{"doc_ids": [doc_id(0)]}])
+    named, unnamed = RowsConfig(rows=rows), RowsConfig(rows=json.dumps([{"text": "a"}]))
+    book = FigureBook({"first": continued(named), "second": continued(unnamed)})
+    for stage_name in ("first", "second"):
+        book.add_computed_figure(
+            f"n_{stage_name}", "texts", "texts", (stage_name, "values"), aggregate="count"
+        )
+    content = pages.content_of(book, Redactor(), corpus_of([DOCUMENT], [0.1]))
+    forge_table(content.corpus_artifacts["ingest"]["documents"], "text", "")
+    first, second = iterate_evidence_pages(content)
+    assert (len(first.problems), len(second.problems)) == (1, 0)
 
 
 def matched(tokens: int, document: str, *, start: int = 0, text: str = "t") -> dict[str, Any]:

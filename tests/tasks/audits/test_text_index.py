@@ -40,6 +40,7 @@ from hallmark.tasks.contract import (
     hash_to_ids,
     open_session,
 )
+from tests.forged_tables import forge_table
 from tests.tasks.corpora import given, table_in
 
 NO_LIMIT = 10**9
@@ -280,6 +281,17 @@ def test_an_index_is_built_once_and_again_for_other_documents(session):
     index, was_built = open_counting(second)
     assert was_built and index.count_occurrences(b"harbour of") == 1
     assert len(index_folders(session)) == 2
+
+
+def test_no_index_is_built_from_a_forged_table(session):
+    documents = split(["The lamp of the harbour.", "The harbour of the lamp."])["documents"]
+    forge_table(documents, "text", "The keeper.")
+    announced: list[int] = []
+    for _ in range(2):
+        with pytest.raises(HallmarkError, match=r"is damaged: .* does not match the SHA-256"):
+            open_text_index(documents, announced.append)
+    assert announced == []
+    assert not [path for folder in index_folders(session) for path in folder.glob("*.text")]
 
 
 def test_the_index_of_an_earlier_corpus_is_reused(session):
