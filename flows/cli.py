@@ -130,7 +130,7 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "meanings.",
         "tables": "List the tables of every stage and their columns, with type, unit, kind and "
         "meaning.",
-        "serve": "Register the pipeline (with the schedule of the config) and the audit as "
+        "serve": "Register the pipeline (with the schedule from the config) and the audit as "
         "deployments on a Prefect server.",
         "doctor": "Check this machine: libraries, device, scorers, Prefect server, store and disk.",
     },

@@ -191,7 +191,7 @@ def _parse_list_index(values: list[Any], list_key: str, override: str) -> int:
     has_long_key = len(list_key) > MAX_INDEX_CHARACTERS
     if has_long_key or not list_key.isdecimal() or int(list_key) >= len(values):
         raise UsageError(
-            f"--set {override!r:.200}: {list_key!r:.60} is not a position in a list of "
-            f"{len(values)} entries, counted from 0"
+            f"--set {override!r:.200}: {list_key!r:.60} is not an index of a list of "
+            f"{len(values)} entries; indices start at 0"
         )
     return int(list_key)

@@ -27,7 +27,7 @@ def serve(
     ] = None,
     concurrent_runs: WholeNumber | None = None,
 ) -> None:
-    """Register the pipeline (with the schedule of the config) and the audit as deployments on a
+    """Register the pipeline (with the schedule from the config) and the audit as deployments on a
     Prefect server.
 
     Runs read and write only inside the allowed roots: the store, the folder of the config's .toml

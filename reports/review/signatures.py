@@ -416,8 +416,8 @@ def _group_lines_by_key(content: bytes) -> tuple[str, dict[bytes, list[bytes]]]:
         words = [] if line.startswith(b"#") else line.split()
         keys = dict.fromkeys(key for word in words if (key := _decode_key(word)))
         if words and not keys:
-            problem = f"line {number} has no public key; a line names a signer and then a key, such"
-            return f"{problem} as: ana@example.org ssh-ed25519 AAAA...", {}
+            problem = f"line {number} has no public key; each line must contain a signer followed"
+            return f"{problem} by a key, such as: ana@example.org ssh-ed25519 AAAA...", {}
         for key in keys:
             lines_by_key.setdefault(key, []).append(line)
     for key, lines_of_key in lines_by_key.items():

@@ -255,7 +255,9 @@ def build_exclusions_table(
     if not rows and not any(audit.comparisons for audit in audits):
         return Paragraph(["The audits of these checkpoints produced no findings."])
     if not rows:
-        return Paragraph(["All findings exist at every checkpoint, and each comparison is paired."])
+        return Paragraph(
+            ["Every finding was computed at every checkpoint, so all comparisons are paired."]
+        )
     return DataTable(
         "Findings not compared, or compared without pairing", ["audit", "findings", "why"], rows
     )

@@ -157,11 +157,14 @@ def describe_status(
         return NOT_JUDGED, f"No acceptance policy is configured; {gap_text}."
     rule_count = len([*policy.failed_rules, *policy.not_shown_rules, *policy.passed_rules])
     rules = format_count(rule_count, "rule")
+    unmet_count = len(policy.failed_rules or policy.not_shown_rules)
+    unmet = "The policy's only rule"
+    if rule_count > 1:
+        unmet = f"{unmet_count} of the policy's {rules}"
     if policy.verdict == "fail":
-        return FAIL, f"{len(policy.failed_rules)} of {rules} of the policy failed; {gap_text}."
+        return FAIL, f"{unmet} failed; {gap_text}."
     if policy.verdict == "not_shown":
-        unresolved = len(policy.not_shown_rules)
-        return NOT_SHOWN, f"{unresolved} of {rules} of the policy could not be judged; {gap_text}."
+        return NOT_SHOWN, f"{unmet} could not be judged; {gap_text}."
     if rule_count == 1:
         passed = "The policy passed"
     else:

@@ -14,7 +14,7 @@ CORPUS_STAGE_TITLES = {
     "identities": "mentions of groups of people",
     "select": "filter by rules",
     "deduplicate_near": "near duplicates",
-    "evaluate_near_duplicates": "test of the search for near duplicates",
+    "evaluate_near_duplicates": "test of the near-duplicate search",
     "find_repeats": "search for repeated passages",
     "cut_repeats": "removal of repeated passages",
     "evaluate_detectors": "test of the search for personal data",

@@ -55,7 +55,7 @@ PREDICTIONS = table_schema(
         "label_id",
         pa.int32(),
         "id",
-        "number of the correct label, as in the table `scores`; null if the task has no labels",
+        "index of the correct label, as in the `scores` table; null if the task has no labels",
     ),
     column("predicted", pa.large_string(), "model text", "label or text that the model predicts"),
     column(

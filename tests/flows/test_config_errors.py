@@ -135,7 +135,7 @@ def test_a_number_that_is_too_large_is_a_sentence(tmp_path, number):
     with pytest.raises(UsageError, match="an integer has more than 64 bits") as error:
         load_config("smoke", [f"pretrain.train.steps={number}"])
     assert len(str(error.value)) < 300
-    with pytest.raises(UsageError, match="is not a position in a list of ") as error:
+    with pytest.raises(UsageError, match="is not an index of a list of ") as error:
         load_config("smoke", [f"ingest.sources.{number}.path=a"])
     assert len(str(error.value)) < 400
 

@@ -84,7 +84,7 @@ WRONG_INPUTS = [
         "(given: 'cosin') (did you mean cosine?)",
     ),
     (["run", "smoke", "--set", "ingest.sources.0.kind=cvs"], "(given: 'cvs') (did you mean csv?)"),
-    (["run", "smoke", "--set", "ingest.sources.7.name=x"], "'7' is not a position in a list of 2"),
+    (["run", "smoke", "--set", "ingest.sources.7.name=x"], "'7' is not an index of a list of 2"),
     (["run", "smoke", "--set", "name.x=1"], "'name' is a value, not a section"),
     # Answers to questions of the cards
     (answers("missing"), "answers.file: there is no file 'answers/missing.toml'"),

@@ -64,13 +64,13 @@ ALL = f"all {COUNT} audits gave a result"
             {"failed_rules": ("a",), "not_shown_rules": ("b",), "passed_rules": ("c",)},
             AuditCoverage(),
             [],
-            ("Fail", f"1 of 3 rules of the policy failed; {ALL}."),
+            ("Fail", f"1 of the policy's 3 rules failed; {ALL}."),
         ),
         (
             {"not_shown_rules": ("b",)},
             AuditCoverage(),
             [],
-            ("Not shown", f"1 of 1 rule of the policy could not be judged; {ALL}."),
+            ("Not shown", f"The policy's only rule could not be judged; {ALL}."),
         ),
         (
             {"passed_rules": ("c", "d")},

@@ -402,7 +402,7 @@ def comparison_of(*rows_by_step, changes=()):
         (comparison_of([], []), "The audits of these checkpoints produced no findings."),
         (
             comparison_of([finding_row("a", 0.5)], [finding_row("a", 0.6)], changes=[change()]),
-            "All findings exist at every checkpoint, and each comparison is paired.",
+            "Every finding was computed at every checkpoint, so all comparisons are paired.",
         ),
     ],
 )

@@ -124,8 +124,8 @@ VERDICTS = table_schema(
 )
 
 MODEL_LEARNING = table_schema(
-    "Whether the model trained on a synthetic corpus with known effects (trial) "
-    "learned more than token frequencies.",
+    "Whether the model of a trial, trained on a synthetic corpus with known effects, learned more "
+    "than token frequencies.",
     column(
         "bits_per_byte",
         pa.float64(),

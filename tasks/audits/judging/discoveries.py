@@ -32,8 +32,8 @@ HARM_RULE = (
 
 #: The rule of ``is_harmful`` for findings without a test, in words.
 INTERVAL_RULE = (
-    "A figure without a p-value has no q-value: it counts as worse only if its whole interval is "
-    "on the worse side of the value that it is compared with, such as the lowest possible value."
+    "A figure without a p-value has no q-value. It counts as worse only if its whole interval is "
+    "on the worse side of its reference value, for example of the lowest possible value."
 )
 
 

@@ -124,8 +124,8 @@ SENTIMENT_TABLES = {
         make_label_column("group_name", "group that the sentence mentions"),
         make_float_column(
             "sentiment",
-            "sentiment of the sentence after the group was replaced by a neutral word, from -1 "
-            "(negative) to 1 (positive)",
+            "sentiment of the sentence with the name of the group replaced by a neutral word, from "
+            "-1 (negative) to 1 (positive)",
             "score",
         ),
     ),
