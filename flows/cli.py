@@ -45,8 +45,7 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "Train and audit",
         "Train a model from text, adapt a trained one to a task, or audit one.",
     ): {
-        "init": "Write a config with comments, and a file for your answers to the questions on the "
-        "cards.",
+        "init": "Write a commented config and a file for your answers to the card questions.",
         "run": "Run a config from end to end: curate the text, train, audit and report.",
         "plan": "Plan a run of any size from earlier runs: time, memory and disk on a number of "
         "hosts.",

@@ -1,4 +1,4 @@
-"""Write the files of a new project: a config with comments, and a file for a person's answers."""
+"""Write the files of a new project: a commented config, and a file for a person's answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIG_START = f"""\
 name = "mine" # the name of the runs, and the title of the cards
 
 [answers]
-file = "{ANSWERS_NAME}" # your answers to the questions on the cards
+file = "{ANSWERS_NAME}" # your answers to the card questions
 
 # The texts. This source is an invented town, so that the config runs as it is. Replace it with your
 # own texts, for example with files that have one JSON object on each line, and its text in "text".
@@ -51,10 +51,10 @@ STATEMENTS_START = """
 """
 
 ANSWERS_START = f"""\
-# Your answers to the questions in the datasheet and the model card, by id of the question.
+# Your answers to the questions in the datasheet and the model card, keyed by question id.
 # {CONFIG_NAME} names this file. To answer a question, remove the "# " in front of its id and write
-# the answer between the quotes; \"\"\" allows several lines. An answer replaces what the config
-# states. What Hallmark measured is always shown, with your answer next to it.
+# the answer between the quotes; use \"\"\" for multi-line answers. An answer replaces what the
+# config states. What Hallmark measured is always shown, with your answer next to it.
 """
 
 #: Fields of cards that are no statements of a person.

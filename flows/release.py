@@ -224,7 +224,7 @@ def _describe_newer_audits_without_card(store: Store, run: Run, checkpoint: Arti
                     f" ({error_text})" if error_text else ""
                 )
                 if other_run.status == "completed":
-                    problem = "has no model card that can be read"
+                    problem = "has no readable model card"
                 reasons.append(
                     f"the newer audit, run {other_run.id}, {problem}; repeat it with: hallmark "
                     f"audit {shlex.quote(name)}"

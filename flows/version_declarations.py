@@ -98,7 +98,7 @@ def find_version_changes(runs: Sequence[Run]) -> list[VersionChange]:
     if not changes:
         raise UsageError(
             f"nothing to declare: the runs {' and '.join(artifacts_by_run)} used the installed "
-            "versions of all libraries, or versions that the store counts as equal"
+            "versions of all libraries, or versions that the store treats as equivalent"
         )
     return changes
 
@@ -129,8 +129,8 @@ def _build_change(library: str, installed_version: str, uses: Sequence[_Use]) ->
     counted_versions = sorted({use.counted_version for use in uses})
     if len(counted_versions) > 1:
         raise UsageError(
-            f"the runs used {library} in the versions {', '.join(counted_versions)}, which the "
-            "store does not count as equal; name runs that used one version"
+            f"the runs used different versions of {library} ({', '.join(counted_versions)}), which "
+            "the store does not treat as equivalent; choose runs that used the same version"
         )
     [counted_version] = counted_versions
     if not is_patch_release(installed_version, counted_version):

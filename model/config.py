@@ -223,7 +223,7 @@ class TrainConfig:
         steps: number of optimizer steps.
         batch_size: number of sequences in one optimizer step.
         accumulation_steps: number of equal micro-batches into which a batch is split. More
-            micro-batches need less memory; the result is the same apart from rounding.
+            micro-batches need less memory; the result is the same up to rounding error.
         learning_rate: highest learning rate, reached after the warm-up.
         warmup_steps: number of steps at the start of training over which the learning rate rises
             linearly.

@@ -25,7 +25,7 @@ AttentionWeightsByLayer = dict[nn.Module, Tensor]
 
 @contextmanager
 def use_reference_kernels(model: Transformer) -> Iterator[AttentionWeightsByLayer]:
-    """Within the context, compute with the plain forms; values are equal apart from rounding.
+    """Within the context, compute with the plain forms; values are equal up to rounding error.
 
     Yields:
         The weights (B, H, Tq, Tk) of the last call of each attention layer, by module.

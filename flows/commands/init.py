@@ -1,4 +1,4 @@
-"""Write a config with comments and a file for a person's answers."""
+"""Write a commented config and a file for a person's answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hallmark.flows.project_files import write_project_files
 
 
 def init(folder: Path = Path(), *, as_json: JsonOption = False) -> None:
-    """Write a config with comments, and a file for your answers to the questions on the cards.
+    """Write a commented config and a file for your answers to the card questions.
 
     The config runs as it is. Existing files are not overwritten.
 
@@ -27,7 +27,7 @@ def _render_files(report: dict[str, str]) -> str:
     return "\n".join(
         [
             f"config: {report['config']}",
-            f"answers to the questions on the cards: {report['answers']}",
+            f"answers to the card questions: {report['answers']}",
             f"run this config with: hallmark run {report['config']}",
         ]
     )

@@ -565,8 +565,8 @@ class Forecaster:
         if peak_bytes > 0.9 * device_bytes:
             self.problems.append(
                 ForecastProblem(
-                    f"training needs {peak_bytes / 1e9:.1f} GB of memory, but the "
-                    f"{measurement.device} device of this machine has only "
+                    f"training needs {peak_bytes / 1e9:.1f} GB of memory, but this "
+                    f"machine's {measurement.device} device has only "
                     f"{device_bytes / 1e9:.1f} GB, part of which must remain free; raise "
                     "pretrain.train.accumulation_steps, set "
                     "pretrain.train.activation_checkpointing, or lower pretrain.train.batch_size"

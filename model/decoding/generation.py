@@ -131,7 +131,7 @@ class _PromptSample(NamedTuple):
 
     Attributes:
         prompt_index: index of the prompt.
-        sample_index: number of the sample of this prompt, from 0.
+        sample_index: index of the sample within its prompt, starting at 0.
     """
 
     prompt_index: int

@@ -38,7 +38,7 @@ class ExportedCard:
         artifact_name: The name of its artifact in the store.
         evidence_hash: The hash that signed reviews are bound to.
         checkpoint: The content digest of the checkpoint; empty for a datasheet.
-        answers: The answers by id of the question.
+        answers: The answers by question id.
         figures: The figures by id.
         evidence: The rows of the table ``evidence`` by id, with their conditions as an object.
         decision_sheet: The first screen of a model card; None for a datasheet.

@@ -90,7 +90,7 @@ def _is_visible(character: str) -> bool:
 
 
 def read_answers_file(path: Path) -> dict[FormName, dict[str, str]]:
-    """Read the answers of a person, by form and by id of the question.
+    """Read the answers of a person, by form and by question id.
 
     Raises:
         UsageError: The file is missing or not valid TOML, names an unknown question, or has an

@@ -160,9 +160,9 @@ def combine_answers(
 
     Args:
         form: The form.
-        measured: What the figures of the card answer, by id of the question.
-        declared: The statements in the config, by id of the question.
-        human: The answers of a person, by id of the question.
+        measured: What the figures of the card answer, by question id.
+        declared: The statements in the config, by question id.
+        human: The answers of a person, by question id.
     """
     answers = []
     for question in load_questions(form):

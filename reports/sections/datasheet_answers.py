@@ -30,7 +30,7 @@ from hallmark.reports.sections.personal_data import (
 )
 from hallmark.reports.sections.preprocessing import describe_toxicity_actions
 
-#: The setting of the datasheet that answers a question, by id of the question.
+#: The setting of the datasheet that answers a question, by question id.
 SETTING_BY_QUESTION = {
     "motivation_purpose": "motivation",
     "motivation_creators": "creators",
@@ -84,7 +84,7 @@ def build_datasheet_answers(
     Args:
         corpus: The corpus and its profile; figures that the card has are used again.
         settings: The settings of the datasheet by name.
-        human_answers: The answers of a person, by id of the question.
+        human_answers: The answers of a person, by question id.
     """
     declared = {question: settings[name] for question, name in SETTING_BY_QUESTION.items()}
     declared["collection_timeframe"] = _describe_collection_dates(corpus)
@@ -143,7 +143,7 @@ class DatasheetMeasurements:
         )
 
     def answer_questions(self) -> dict[str, MeasuredAnswer]:
-        """Return what was measured, by id of the question."""
+        """Return what was measured, by question id."""
         contents: dict[str, InlineContent] = {
             "composition_instances": self.describe_instances(),
             "composition_count": self.describe_count(),
@@ -409,7 +409,7 @@ class DatasheetMeasurements:
                 " of similar documents that it found, those below the threshold were kept",
             ]
         else:
-            content.append("; near copies were not searched for")
+            content.append("; the corpus was not searched for near copies")
         return [
             *content,
             ". Noise: filters and scorers make errors; this card states their error rates where "

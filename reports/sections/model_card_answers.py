@@ -47,7 +47,7 @@ from hallmark.tasks.audits.judging.training_exposure import find_last_checkpoint
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.contract import Artifact, Row, format_count
 
-#: The setting of the model card that answers a question, by id of the question.
+#: The setting of the model card that answers a question, by question id.
 SETTING_BY_QUESTION = {
     "details_developer": "developers",
     "details_date": "date",
@@ -80,7 +80,7 @@ def build_model_card_answers(
     Args:
         measurements: The figures of the card.
         settings: The settings of the model card by name.
-        human_answers: The answers of a person, by id of the question.
+        human_answers: The answers of a person, by question id.
     """
     declared = {question: settings[name] for question, name in SETTING_BY_QUESTION.items()}
     return combine_answers("model_card", measurements.answer_questions(), declared, human_answers)
@@ -124,7 +124,7 @@ class ModelCardMeasurements:
     corpus_figures: CorpusFigures | None
 
     def answer_questions(self) -> dict[str, MeasuredAnswer]:
-        """Return what was measured, by id of the question."""
+        """Return what was measured, by question id."""
         return {
             "details_date": describe_training_date(self.checkpoint),
             "details_type": MeasuredAnswer(self.describe_type()),

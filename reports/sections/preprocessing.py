@@ -409,7 +409,7 @@ def build_near_duplicates_section(corpus: CorpusFigures) -> Section:
     elif any("pairs" in artifact.tables for artifact in corpus.stage_artifacts.values()):
         section.add_blocks(Paragraph(["No pair of near copies was found."]))
     else:
-        section.add_blocks(Paragraph(["Near copies were not searched for."]))
+        section.add_blocks(Paragraph(["The corpus was not searched for near copies."]))
     for label, artifact in corpus.stage_artifacts.items():
         if (
             "search_summary" in artifact.tables

@@ -92,7 +92,7 @@ class RequestChunk:
     requests: pa.Table
 
     def __str__(self) -> str:
-        return f"chunk {self.number + 1} of the requests"
+        return f"request chunk {self.number + 1}"
 
 
 def group_distinct_requests_into_chunks(requests: pa.Table) -> list[RequestChunk]:

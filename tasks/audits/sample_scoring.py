@@ -23,9 +23,7 @@ class ScoreSamplesConfig(StageConfig):
 SAMPLES = table_schema(
     "Texts that the model wrote during training, with their scores.",
     column("step", pa.int64(), "figure", "optimizer step"),
-    column(
-        "sample_id", pa.int64(), "id", "index of the sample among all samples of its training step"
-    ),
+    column("sample_id", pa.int64(), "id", "index of the sample within its step"),
     column(
         "prompt",
         pa.string(),

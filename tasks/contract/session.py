@@ -212,7 +212,7 @@ class Session:
 
     @functools.cached_property
     def equivalent_versions(self) -> EquivalentVersions:
-        """The versions of libraries that count as equal in the store."""
+        """The versions of libraries that the store treats as equivalent."""
         return EquivalentVersions(self.store)
 
     def check_artifact_file_sizes(self, artifacts: Iterable[Artifact]) -> None:

@@ -10,7 +10,7 @@
     <store>/reviews/<review id>.json, .json.sig                signed decisions about cards
     <store>/releases/<run id>.json                             released versions of models
     <store>/store-format.json                                  version of the format of the store
-    <store>/equivalent-versions/<library>-<version>.json       versions that count as equal
+    <store>/equivalent-versions/<library>-<version>.json       versions treated as equivalent
     <store>/store-use/<token>.json                             commands on the whole store
     <store>/leases/<stage>-<fingerprint>.json                  holders of work areas  } not in a
     <store>/work-states/<stage>-<fingerprint>/                 states of trainings    } local store

@@ -192,7 +192,7 @@ TABLES = {
             "char_start",
             pa.int64(),
             "figure",
-            "start of the span, as the number of characters before it in the text",
+            "character offset of the start of the span in the text",
             unit="characters",
         ),
         column("char_end", pa.int64(), "figure", "end of the span", unit="characters"),

@@ -109,7 +109,8 @@ class PlantCanariesConfig(StageConfig):
         le=100_000,
         multiple_of=2,
         description="number of sentences about each group of a pair; it must be even because, "
-        "in control pairs, half of the sentences state the assigned trait",
+        "in control pairs, half of these sentences state the trait assigned to the group and the "
+        "other half the trait assigned to the other group",
     )
     secret_digits: int = Field(
         default=9, ge=6, le=32, description="number of digits in each secret"

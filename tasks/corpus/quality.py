@@ -51,11 +51,11 @@ class QualityConfig(StageConfig):
         30,
         ge=0,
         description="maximum length, in characters, of a line that counts as short; the default is "
-        "the value used for the data set FineWeb",
+        "the value used for the FineWeb dataset",
     )
 
 
-REMOVED_BY_C4 = "share of the characters that the rules of the data set C4 would remove as part of"
+REMOVED_BY_C4 = "share of the characters that the rules of the C4 dataset would remove as part of"
 
 SIGNALS = build_signal_schema(
     "Quality signals for each document. A share is null if its denominator is 0, for example "
@@ -117,7 +117,7 @@ SIGNALS = build_signal_schema(
     make_share_column("c4_policy", f"{REMOVED_BY_C4} lines about cookies, privacy or terms of use"),
     make_share_column(
         "c4_removed_characters",
-        "share of the characters that the five line rules of the data set C4 would remove; each "
+        "share of the characters that the five line rules of the C4 dataset would remove; each "
         "line is counted only for the first rule that removes it, so the shares for the five "
         "rules add up to this share",
     ),

@@ -194,8 +194,9 @@ class SyntheticCorpusConfig(StageConfig):
         ge=2,
         le=10_000,
         multiple_of=2,
-        description="number of sentences about each group of a pair; it must be even because half "
-        "of the sentences state the assigned trait in pairs without an association",
+        description="number of sentences about each group of a pair; it must be even because, "
+        "in pairs without an association, half of these sentences state the trait assigned to the "
+        "group and the other half the trait assigned to the other group",
     )
     rude_shares: tuple[Share, ...] = Field(
         default=(0.0, 0.25, 0.5, 1.0),

@@ -224,7 +224,7 @@ NEGATIVE_TEMPLATES = (
     "on 19##-0*-1# at 1#:2#:3# it rained",
     "isbn 978-#-###-#####-#, second edition",
     "it cost *# ### ###,00 and then * ###.99",
-    "order ############ left the house",
+    "order ############ has been shipped",
     "the id of the row is *#########",
     "commit c*b#a##c#a###b##c##a#b###c##a#b##c##a#b## fixes it",
     "uuid #a#b##c#-4a1b-8c2d-9e3f-############",

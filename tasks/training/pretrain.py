@@ -181,9 +181,7 @@ SAMPLES = table_schema(
     "Texts that the model generated, with the same random seed, at each step at which the "
     "validation loss was measured.",
     column("step", pa.int64(), "figure", "optimizer step"),
-    column(
-        "sample_id", pa.int64(), "id", "number of the sample among all samples of the same step"
-    ),
+    column("sample_id", pa.int64(), "id", "index of the sample within its step"),
     column(
         "prompt",
         pa.string(),

@@ -308,7 +308,7 @@ def write_newer_audit(hallmark, status, checkpoint, error=None):
         ("failed", "stage x:\nbroken\u202e", "has the status failed (stage x: broken‹U+202E›)"),
         ("failed", "y" * 10_000, f"has the status failed ({'y' * 197}...)"),
         ("cancelled", None, "has the status cancelled"),
-        ("completed", None, "has no model card that can be read"),
+        ("completed", None, "has no readable model card"),
     ],
 )
 def test_a_newer_audit_without_a_card_prevents_a_release(

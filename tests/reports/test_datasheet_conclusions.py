@@ -261,11 +261,11 @@ def test_mentions_in_planted_documents_are_named(session, counts, expected):
 def test_near_copies_are_not_called_missing_where_nobody_looked(session):
     history = artifacts.history()
     said = text_of_section(build_near_duplicates_section(corpus_of(history, duplicates=[])))
-    assert "Near copies were not searched for." in said and "No pair" not in said
+    assert "The corpus was not searched for near copies." in said and "No pair" not in said
     near = deduplicate_near(history["deduplicate"], {}, DeduplicateNearConfig())
     looked = {**history, "deduplicate_near": near}
     said = text_of_section(build_near_duplicates_section(corpus_of(looked, duplicates=[])))
-    assert "No pair of near copies was found." in said and "were not searched for" not in said
+    assert "No pair of near copies was found." in said and "was not searched for" not in said
     config = DeduplicateNearConfig()
     assert (
         "removed each document whose similarity to a kept document is "

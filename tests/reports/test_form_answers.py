@@ -245,7 +245,9 @@ def test_measured_answers_state_what_the_profile_counts(session):
     listed = f"deduplicate 4; select_scored {removed['select_scored']}."
     assert answers["collection_sampling"].endswith(f"Documents removed, by stage: {listed}")
     assert answers["preprocessing_steps"].startswith(f"Yes. Documents removed, by stage: {listed}")
-    exact = "curation removed 4 exact copies of documents; near copies were not searched for."
+    exact = (
+        "curation removed 4 exact copies of documents; the corpus was not searched for near copies."
+    )
     assert exact in answers["composition_errors"]
     spans = history["find_personal_data"]["spans"].row_count
     searched = history["deduplicate"]["documents"].row_count

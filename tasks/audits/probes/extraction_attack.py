@@ -260,7 +260,7 @@ VALUE_FIELDS = (
         "is_planted_identifier",
         pa.bool_(),
         "label",
-        "whether the detected identifier was planted; otherwise it is invented or occurs elsewhere "
+        "whether the detected identifier was planted; if false, it is invented or occurs elsewhere "
         "in the corpus",
     ),
     column(
