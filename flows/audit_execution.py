@@ -64,7 +64,7 @@ SHARED_STAGES = {
 
 @dataclass(frozen=True)
 class TrainingInputs:
-    """The artifacts of the trainings of a checkpoint, as for the stage ``trace``; None if unknown.
+    """The artifacts of the trainings of a checkpoint, as for the ``trace`` stage; None if unknown.
 
     Attributes:
         checkpoints: The last checkpoint of each training, newest first.

@@ -54,7 +54,7 @@ def read_config_tree(config: str) -> dict[str, Any]:
 
 
 def insert_policy_rules(config_tree: dict[str, Any]) -> None:
-    """Replace the setting ``policy.file`` of a tree by the rules that the file contains.
+    """Replace the ``policy.file`` setting of a tree by the rules that the file contains.
 
     Rules of the tree replace those of the file that have the same name. A recorded config thus
     keeps the rules that it used, whatever becomes of the file.

@@ -63,7 +63,7 @@ def check_settings_allowed(settings: Config, recorded_settings: Config | None = 
         recorded_settings: The config of the run whose checkpoint is audited, if any. Its paths of
             the corpus and the training are not read again, so they are allowed.
 
-    The setting ``store`` is not checked here, but by ``check_store_allowed``.
+    The ``store`` setting is not checked here, but by ``check_store_allowed``.
     """
     roots = read_declared_roots()
     if roots is None:

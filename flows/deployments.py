@@ -231,7 +231,7 @@ def collect_allowed_roots(config: str, store: str, additional_roots: Sequence[st
 
     Raises:
         UsageError: If an additional folder does not exist, or a URI cannot be a root; the error
-            names ``--allowed-root`` or the setting ``store``.
+            names ``--allowed-root`` or the ``store`` setting.
     """
     for root in additional_roots:
         if "://" not in root and not os.path.exists(os.path.expanduser(root)):

@@ -4,7 +4,7 @@ Such a rule names a metric or a slice that does not exist, a metric that never h
 interval, or a bound outside the range of the metric.
 
 Rules are checked against the settings before anything runs, and against the items of the
-audits once the requests are built. The stage ``policy`` checks after the audits what depends on
+audits once the requests are built. The ``policy`` stage checks after the audits what depends on
 the texts that the model writes.
 """
 

@@ -268,7 +268,7 @@ def plan_removal_cases(run: Run, finding_names: Sequence[str]) -> SourceDocument
 
 
 def collect_source_document_inputs(run: Run, config: SourceDocumentsConfig) -> dict[str, Any]:
-    """Return the inputs of the stage ``find_source_documents`` by name."""
+    """Return the inputs of the ``find_source_documents`` stage by name."""
     audit_names = dict.fromkeys(case.audit for case in config.cases)
 
     def collect_artifact_by_audit(stage: str) -> dict[str, Artifact]:

@@ -35,7 +35,7 @@ def prove(
     Args:
         config: The config of the base run.
         arms: The run of each arm; that of the whole corpus ("base") first.
-        cases: The findings, as the config of the stage ``find_source_documents``.
+        cases: The findings, as the config of the ``find_source_documents`` stage.
         store: The store to use instead of the config's.
 
     Returns:

@@ -1,6 +1,6 @@
 """Define the settings of the systems to which a run reports.
 
-The setting ``report_to`` names them; the section ``reporters`` says where each one writes. None of
+The ``report_to`` setting names them; the section ``reporters`` says where each one writes. None of
 these settings changes an artifact.
 """
 

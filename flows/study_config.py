@@ -106,7 +106,7 @@ class StudyConfig(StageConfig):
     mapper: str = Field(
         "processes",
         description="where the worker processes of each trial (synthetic corpus with its model) "
-        "run; accepts the same values as the setting `mapper` of the command 'run'",
+        "run; accepts the same values as the `mapper` setting of the command 'run'",
     )
     report_to: tuple[()] = Field(
         (), description="not available: a study reports to no other system"

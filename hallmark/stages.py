@@ -70,7 +70,7 @@ def import_documents(
         source: A name for the source of the documents.
 
     Returns:
-        The tables of the stage ``ingest``: ``documents``, and in ``quarantine`` the rows that are
+        The tables of the ``ingest`` stage: ``documents``, and in ``quarantine`` the rows that are
         no usable text.
     """
     from hallmark.tasks.corpus.ingest import ingest

@@ -293,7 +293,7 @@ class ModelCardBuilder:
         return ["Not known: the checkpoint came without its corpus."]
 
     def _read_missing_audits(self) -> list[Row]:
-        """Return the rows of the table ``missing_audits``: audits that failed or were skipped."""
+        """Return the rows of the ``missing_audits`` table: audits that failed or were skipped."""
         if self.missing_audits is None:
             return []
         rows: list[Row] = self.missing_audits["missing_audits"].read().to_pylist()

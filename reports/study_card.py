@@ -656,6 +656,6 @@ def compose_study_card(
     libraries=REDACTION_LIBRARIES,
 )
 def build_study_card(error_rates: Artifact, config: StudyCardConfig, context: StageContext) -> None:
-    """Build the card as a stage; ``error_rates`` is the output of the stage ``error_rates``."""
+    """Build the card as a stage; ``error_rates`` is the output of the ``error_rates`` stage."""
     content = compose_study_card({"error_rates": error_rates}, config, Redactor())
     write_card_tables(content, context)

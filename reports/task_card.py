@@ -70,7 +70,7 @@ TRAINED_WEIGHTS = {
 
 SPLIT_NAMES = ("train", "validation", "test")
 
-#: Outcomes of the table ``outcome_counts`` in the words of the card.
+#: Outcomes of the ``outcome_counts`` table in the words of the card.
 OUTCOME_LABELS = {
     "text also in train": "text also in the training rows",
     "a label never seen in train": "label that no training row has",
@@ -167,7 +167,7 @@ class TaskCardBuilder:
         ]
 
     def get_row_count_figure(self, split: str, category: str) -> Figure | None:
-        """Return the figure of a row of the table ``outcome_counts``, if there is such a row."""
+        """Return the figure of a row of the ``outcome_counts`` table, if there is such a row."""
         count_keys = self.finetuning_run["outcome_counts"].read(["split", "outcome"]).to_pylist()
         if {"split": split, "outcome": category} not in count_keys:
             return None

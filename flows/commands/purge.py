@@ -124,7 +124,7 @@ def purge_document(
         if not mentions.is_mentioned and doc_id.lower() not in purge_list["documents"]:
             raise UsageError(
                 f"no artifact of the store {store.uri} contains the document {doc_id}; document "
-                "ids are in the column 'doc_id' of the tables"
+                "ids are in the 'doc_id' column of the tables"
             )
         if has_planted_documents(requested_ids, artifacts):
             raise UsageError(

@@ -2,7 +2,7 @@
 
 ``hallmark run`` prints the summary at its end and adds it to its JSON. All figures come from the
 tables of the stages profile and removal_effects; nothing is counted again here. What was removed in
-total and by group is in the table ``group_removals``, which the datasheet shows, too.
+total and by group is in the ``group_removals`` table, which the datasheet shows, too.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class RemovalSummary(TypedDict):
 #: headings, a line on further rules and one on documents without a score, that is twelve lines.
 MAX_RULES_SHOWN, MAX_REMOVED_GROUPS_SHOWN, MAX_TAGGED_GROUPS_SHOWN = 2, 3, 2
 
-#: Why documents have no score, by their status in the table ``toxicity_status``.
+#: Why documents have no score, by their status in the ``toxicity_status`` table.
 UNSCORED_REASONS = {
     "other language": "in a language that the scorer does not support",
     "undetermined language": "in an undetermined language and a script that the scorer does not "
@@ -204,7 +204,7 @@ def _count_removals_by_rule(run: Run) -> list[RuleCount]:
 
 
 def _count_tags_by_rule(run: Run) -> list[RuleCount]:
-    """Read how many documents each rule tagged from the table ``tag_counts``."""
+    """Read how many documents each rule tagged from the ``tag_counts`` table."""
     counts: dict[tuple[str, str], list[int]] = {}
     for row in run["profile"]["tag_counts"].read().to_pylist():
         totals = counts.setdefault((row["stage"], row["rule"]), [0, 0])
@@ -263,7 +263,7 @@ def _rank_overrepresented_groups(
 ) -> list[GroupRemovalRate]:
     """Return the groups with a higher rate than all other documents, the highest ratio first.
 
-    The table ``group_removals`` has q for each group. For a rule that tags there is none for the
+    The ``group_removals`` table has q for each group. For a rule that tags there is none for the
     adjusted ratio; its interval is corrected for showing only the highest of all groups.
 
     Args:

@@ -103,7 +103,7 @@ def format_trial_outcome(trial_name: str, outcome: TrialOutcome) -> str:
 
 
 def build_study_report(run: Run) -> Report:
-    """Return the tables of the stage ``error_rates`` as lists of rows, with the id of the run."""
+    """Return the tables of the ``error_rates`` stage as lists of rows, with the id of the run."""
     error_rates = run["error_rates"]
     table_names = (
         "trials",

@@ -107,7 +107,7 @@ def open_reporters(
     """Start the reporters of a run, and stop them when the context ends.
 
     Args:
-        names: The systems, as in the setting ``report_to``.
+        names: The systems, as in the ``report_to`` setting.
         settings: Where they receive reports; None if there are no names.
         run: The run.
 

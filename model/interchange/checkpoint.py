@@ -178,7 +178,7 @@ def was_trained_on_pairs(folder: str | Path) -> bool:
     pairs_flag = settings.get("pairs", False)
     if not isinstance(pairs_flag, bool):
         raise CheckpointError(
-            f"{path}: the setting 'pairs' must be true or false, not {pairs_flag!r}."
+            f"{path}: the 'pairs' setting must be true or false, not {pairs_flag!r}."
         )
     return pairs_flag or settings.get("objective") == "seq2seq"
 

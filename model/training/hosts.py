@@ -1,6 +1,6 @@
 """Train on several hosts, which meet at an address of the first one.
 
-The first host serves a ``TCPStore`` at the address of the setting ``rendezvous``, and nowhere else.
+The first host serves a ``TCPStore`` at the address of the ``rendezvous`` setting, and nowhere else.
 The others join there, and torchrun uses the same store through its static rendezvous: that of the
 kind c10d would unpickle what it reads. Whoever reaches the address may write to the store, so all
 that is read from it is checked.

@@ -40,7 +40,7 @@ class ExportedCard:
         checkpoint: The content digest of the checkpoint; empty for a datasheet.
         answers: The answers by question id.
         figures: The figures by id.
-        evidence: The rows of the table ``evidence`` by id, with their conditions as an object.
+        evidence: The rows of the ``evidence`` table by id, with their conditions as an object.
         decision_sheet: The first screen of a model card; None for a datasheet.
     """
 

@@ -1,4 +1,4 @@
-"""Answers to the questions of a card, each with its basis: the table ``answers``.
+"""Answers to the questions of a card, each with its basis: the ``answers`` table.
 
 An answer is measured where figures of the card support it. Otherwise it is what a person wrote: in
 the answers file, or as a statement in the config.
@@ -57,7 +57,7 @@ ANSWERS = table_schema(
 
 @dataclass(frozen=True)
 class AnswerRow:
-    """A row of the table ``answers``; its columns describe the attributes."""
+    """A row of the ``answers`` table; its columns describe the attributes."""
 
     question_id: str
     question: str
@@ -196,7 +196,7 @@ def build_answers_table(rows: Sequence[AnswerRow]) -> pa.Table:
 def read_answer_rows(
     rows: Sequence[Mapping[str, Any]], figure_ids: Collection[str]
 ) -> list[AnswerRow]:
-    """Read the rows of the table ``answers``; a purge may have emptied an answer.
+    """Read the rows of the ``answers`` table; a purge may have emptied an answer.
 
     Args:
         rows: The rows.

@@ -138,7 +138,7 @@ def write_card_tables(content: CardContent, context: StageContext) -> None:
 
 
 def build_sections_table(document: Document) -> pa.Table:
-    """Return the table ``sections`` of a redacted document."""
+    """Return the ``sections`` table of a redacted document."""
     heading = json.dumps({"title": document.title, "kind": document.kind}, ensure_ascii=False)
     lead = Section("", [*document.lead])
     rows = [_build_row(0, lead, DOCUMENT_KIND, heading)]
@@ -204,7 +204,7 @@ def _encode(value: Any) -> Any:
 
 
 def read_document(rows: Iterable[Mapping[str, Any]], figures: Mapping[str, Figure]) -> Document:
-    """Read a document from the rows of the table ``sections``.
+    """Read a document from the rows of the ``sections`` table.
 
     Args:
         rows: The rows, in their order.
@@ -234,7 +234,7 @@ def read_stated_status(sections: pa.Table) -> str:
     """Return the status that the decision sheet of a card states; empty if it states none.
 
     Args:
-        sections: The table ``sections``, which a signature covers.
+        sections: The ``sections`` table, which a signature covers.
     """
     with suppress(ValueError, TypeError, KeyError, RecursionError):
         for row in sections.select(["kind", "content"]).to_pylist():

@@ -599,7 +599,7 @@ class FigureBook:
         return dict(sorted(groups.items()))
 
     def build_figures_table(self) -> pa.Table:
-        """Return the table ``figures`` of the card."""
+        """Return the ``figures`` table of the card."""
         rows = [
             {name: getattr(figure, name) for name in FIGURES.names}
             for figure in self.figures.values()
@@ -607,7 +607,7 @@ class FigureBook:
         return pa.Table.from_pylist(rows, schema=FIGURES)
 
     def build_evidence_table(self) -> pa.Table:
-        """Return the table ``evidence`` of the card, in order of ids."""
+        """Return the ``evidence`` table of the card, in order of ids."""
         rows = [
             {
                 "id": evidence_id,

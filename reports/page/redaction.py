@@ -119,7 +119,7 @@ class Redactor:
     """Redacts texts for one card.
 
     Args:
-        secrets: The planted secrets of the table ``canaries``, with the text around them if known.
+        secrets: The planted secrets of the ``canaries`` table, with the text around them if known.
         toxicity_threshold: Texts with at least this score are replaced with blocks.
         phone_regions: Countries whose national telephone numbers are searched for, in addition to
             the default ones.

@@ -1,6 +1,6 @@
 """Show on a model card which earlier tokens a token attends to, as shaded text and tables.
 
-The weights come from the stage ``attention_maps``; the tokens are redacted as one sentence.
+The weights come from the ``attention_maps`` stage; the tokens are redacted as one sentence.
 """
 
 from __future__ import annotations

@@ -660,7 +660,7 @@ class RankedFinding(NamedTuple):
 
     Attributes:
         audit: The name of the audit.
-        row: Its row of the table ``findings``.
+        row: Its row of the ``findings`` table.
         figure: Its value as a figure of the card.
         part_count: Number of parts of the metric among which it is the worst.
     """

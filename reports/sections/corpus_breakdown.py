@@ -16,7 +16,7 @@ from hallmark.tasks.contract import Row, format_count
 #: The beginning of the names of the sources of planted documents.
 PLANTED_SOURCE_PREFIX = "planted/"
 
-#: Values of the table ``composition``: nothing is known, and all values that the profile merged.
+#: Values of the ``composition`` table: nothing is known, and all values that the profile merged.
 UNKNOWN_VALUE, OTHER_VALUES = "unknown", "other"
 
 LANGUAGE_NOTE = (

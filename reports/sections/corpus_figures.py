@@ -189,7 +189,7 @@ class CorpusFigures:
     ) -> LimitedSelection[str]:
         """Return the values of a column with the largest total weight.
 
-        The row limit does not apply to the table ``identities``: all groups of people are returned.
+        The row limit does not apply to the ``identities`` table: all groups of people are returned.
         """
         weight_rows = self.profile[table].read([column, weight_column])
         sums = weight_rows.group_by(column).aggregate([(weight_column, "sum")])

@@ -1,6 +1,6 @@
 """Report how single rules of the curation affect groups, with examples of removed documents.
 
-The figures come from the stage ``removal_effects``: removal rates by rule and threshold,
+The figures come from the ``removal_effects`` stage: removal rates by rule and threshold,
 differences in score when only the group changes, and examples. ``group_removals`` reports what all
 stages together removed.
 """

@@ -1,6 +1,6 @@
 """Compare the known contents of invented documents with what the corpus stages found in them.
 
-The stage ``evaluate_curation`` computes the rates; this file puts them on the datasheet as tables.
+The ``evaluate_curation`` stage computes the rates; this file puts them on the datasheet as tables.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Finding(NamedTuple):
     """A finding of an audit on a card.
 
     Attributes:
-        row: Its row of the table ``findings``.
+        row: Its row of the ``findings`` table.
         figure: Its value as a figure of the card.
     """
 

@@ -110,7 +110,7 @@ def describe_document_licences(corpus: CorpusFigures) -> list[InlineElement]:
 
 
 def _read_frequent_values(corpus: CorpusFigures, field: str) -> list[Row]:
-    """Return the rows of a field in the table ``metadata_values``, the most frequent first."""
+    """Return the rows of a field in the ``metadata_values`` table, the most frequent first."""
     rows = corpus.profile["metadata_values"].read().to_pylist()
     return sorted(
         (row for row in rows if row["field"] == field),

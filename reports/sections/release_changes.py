@@ -1,6 +1,6 @@
 """Say on the decision sheet what changed since the previous release.
 
-The figures come from the table ``changes`` of the stage ``compare_with_previous``, which computes
+The figures come from the ``changes`` table of the ``compare_with_previous`` stage, which computes
 them as ``hallmark compare`` does.
 """
 

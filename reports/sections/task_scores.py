@@ -149,7 +149,7 @@ class TaskScores:
         redactor: Redacts names of labels.
         max_rows: The largest number of rows of a table.
         counted_unit: The unit of n: texts, words or pairs.
-        score_rows: The rows of the table ``scores``.
+        score_rows: The rows of the ``scores`` table.
         score_figures: By metric and system, the score over all labels.
         difference_figures: By metric and baseline, the score of the model minus that of the
             baseline.
@@ -178,7 +178,7 @@ class TaskScores:
                 ] = self.add_score_figure(row)
 
     def add_score_figure(self, score_row: Row) -> Figure:
-        """Add the figure of a row of the table ``scores``."""
+        """Add the figure of a row of the ``scores`` table."""
         conditions = {name: score_row[name] for name in ("system", "metric", "label_id")}
         unit: str = score_row["unit"]
         label_parts = [] if score_row["label_id"] is None else [f"label {score_row['label_id']}"]

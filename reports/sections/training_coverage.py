@@ -1,6 +1,6 @@
 """Report how much of its training text a model had seen at a checkpoint.
 
-The figures come from the table ``coverage`` of ``pretrain``, which has one row per step and source.
+The figures come from the ``coverage`` table of ``pretrain``, which has one row per step and source.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def describe_training_arm(exclusion_config: Mapping[str, Any]) -> str:
     The two arms of an experiment name the same list of documents or the same toxicity score.
 
     Args:
-        exclusion_config: The settings of the stage ``leave_out``.
+        exclusion_config: The settings of the ``leave_out`` stage.
     """
     file, toxicity = (exclusion_config.get(name) for name in ("doc_ids_file", "toxicity_threshold"))
     selections = [f"on the list {PurePath(file).name}"] if file is not None else []

@@ -209,13 +209,13 @@ SKIPPED = table_schema(
         "slice",
         SLICE_TYPE,
         "label",
-        "skipped slice (subset of the items), in the same form as in the table 'findings'",
+        "skipped slice (subset of the items), in the same form as in the 'findings' table",
     ),
     column(
         "reason",
         pa.string(),
         "project text",
-        "reason why the measurement was skipped, as in the table 'findings'",
+        "reason why the measurement was skipped, as in the 'findings' table",
     ),
     column(
         "count",
@@ -318,7 +318,7 @@ UNTRAINED_MODELS = table_schema(
 UNTRAINED_LOG_PROBS = table_schema(
     "Log probabilities that small untrained models assign to target texts, one row per model and "
     "target text.",
-    column("model", pa.int32(), "figure", "index of the model, as in the table 'untrained_models'"),
+    column("model", pa.int32(), "figure", "index of the model, as in the 'untrained_models' table"),
     *RESPONSE_KEY,
     RESPONSES.field("log_probs"),
 )
@@ -420,7 +420,7 @@ SCORES = table_schema(
 SCORERS = table_schema(
     "The scorers that were used.",
     column(
-        "scorer", pa.string(), "label", "name and digest of the scorer, as in the table 'findings'"
+        "scorer", pa.string(), "label", "name and digest of the scorer, as in the 'findings' table"
     ),
     column(
         "heads", pa.list_(pa.string()), "label", "scored properties, such as toxicity or sentiment"
@@ -495,7 +495,7 @@ def build_items_schema(
 
     Args:
         tag_columns: The columns that distinguish items.
-        text_kind: The kind of content of the column ``text``.
+        text_kind: The kind of content of the ``text`` column.
     """
     return table_schema(
         "Measured examples (items), one row per item.",

@@ -72,7 +72,7 @@ class CorpusTables:
     """Tables of the training corpus that a probe reads; None where they are unknown.
 
     Attributes:
-        lexicons: Groups of the corpus, from the stage ``identities``.
+        lexicons: Groups of the corpus, from the ``identities`` stage.
         canaries: Planted texts.
         documents: All documents.
     """

@@ -42,7 +42,7 @@ class ResponseBatch:
 def score_batch_with_reference(
     batch: ResponseBatch, reference_model: Artifact, config: RespondConfig, out: TableWriters
 ) -> None:
-    """Write rows of REFERENCE_SCORES for responses with the column ``prompt``."""
+    """Write rows of REFERENCE_SCORES for responses with the ``prompt`` column."""
     model, response_rows = open_cached_model(reference_model, config), batch.responses
     log_likelihoods, token_counts = model.compute_log_likelihoods(
         *(response_rows[name].to_pylist() for name in ("text", "prompt"))

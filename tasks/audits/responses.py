@@ -116,7 +116,7 @@ class Responses:
             response_rows: Rows to select from; by default all responses.
 
         Returns:
-            The selected rows with the column ``row``, the row of the item in ``items``.
+            The selected rows with the ``row`` column, the row of the item in ``items``.
         """
         response_rows = self.rows if response_rows is None else response_rows
         part_requests = self.requests.filter(pc.equal(self.requests["part"], part))

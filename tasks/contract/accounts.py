@@ -71,14 +71,14 @@ ACCOUNTS = table_schema(
 
 CHECKSUMS = table_schema(
     "Checksums for each source: sums of BLAKE2b(doc_id ‖ text) over its documents, modulo 2^128. "
-    "They satisfy the same equation as the counts in the table `accounts`.",
+    "They satisfy the same equation as the counts in the `accounts` table.",
     _SOURCE_COLUMN,
     *(
         column(
             term,
             pa.binary(16),
             "id",
-            f"checksum of the documents that the table `accounts` counts as {term}",
+            f"checksum of the documents that the `accounts` table counts as {term}",
         )
         for term in ACCOUNT_TERMS
     ),

@@ -369,10 +369,10 @@ def build_ledger_columns(
     Args:
         action: One of ``LEDGER_ACTIONS``.
         reason: One reason for all rows, or one for each.
-        doc_id: The column ``doc_id``.
-        source: The column ``source``.
-        bytes_before: The column ``bytes_before``.
-        bytes_after: The column ``bytes_after``; None means zeros.
+        doc_id: The ``doc_id`` column.
+        source: The ``source`` column.
+        bytes_before: The ``bytes_before`` column.
+        bytes_after: The ``bytes_after`` column; None means zeros.
         extra_columns: Other columns; a number is repeated for all rows. Missing columns are null.
 
     Raises:

@@ -51,7 +51,7 @@ TELEMETRY = table_schema(
         "value",
         pa.float64(),
         "figure",
-        "measured value, in the unit that the column `unit` specifies",
+        "measured value, in the unit that the `unit` column specifies",
     ),
     column("unit", pa.string(), "label", "unit of the value"),
     column(

@@ -255,7 +255,7 @@ def _read_field_texts(
 
 def _advise_on_fields(evaluation_set: EvaluationSet) -> str:
     return (
-        f"correct the file, or the setting 'text_fields' of {evaluation_set.name!r} in "
+        f"correct the file, or the 'text_fields' setting of {evaluation_set.name!r} in "
         "contamination.evaluation_sets"
     )
 

@@ -245,7 +245,7 @@ TABLES = {
     ),
     "occupation_shares": _build_share_schema(
         "Share of women among the mentions of each occupation in the kept documents, as counted "
-        "by the stage `profile`. `n` is the number of mentions near which the words for one "
+        "by the `profile` stage. `n` is the number of mentions near which the words for one "
         "gender outnumber those for the other; `hits` is the number of mentions near which the "
         "words for women outnumber those for men.",
         column("occupation", pa.string(), "label", "an occupation of the town"),
@@ -340,7 +340,7 @@ def find_town_sources(corpus_artifacts: Mapping[str, Artifact]) -> list[TownSour
 
 
 def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> Iterator[Row]:
-    """Build the rows of the table ``property_shares``."""
+    """Build the rows of the ``property_shares`` table."""
     rates = source.rates
 
     def build_row(
@@ -437,7 +437,7 @@ def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> 
 def build_occupation_share_rows(
     source: TownSource, corpus_artifacts: Mapping[str, Artifact]
 ) -> Iterator[Row]:
-    """Build the rows of the table ``occupation_shares``; none without the stage ``profile``."""
+    """Build the rows of the ``occupation_shares`` table; none without the ``profile`` stage."""
     profile_rows = [
         row
         for artifact in corpus_artifacts.values()

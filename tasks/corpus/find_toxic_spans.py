@@ -37,7 +37,7 @@ class FindToxicSpansConfig(StageConfig):
 
     enabled: bool = Field(
         False,
-        description="whether the stage `cut_toxic` removes toxic windows (passages) from "
+        description="whether the `cut_toxic` stage removes toxic windows (passages) from "
         "documents; note that the embedded scorer (linear) also scores harmless mentions of "
         "minorities as toxic",
     )
@@ -161,7 +161,7 @@ def find_toxic_spans(
 
     Args:
         documents: Documents that ``score_toxicity`` scored and later stages kept.
-        windows: The table ``windows`` of ``score_toxicity``.
+        windows: The ``windows`` table of ``score_toxicity``.
 
     Raises:
         HallmarkError: A document has no window, or a window does not fit its text.

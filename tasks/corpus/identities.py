@@ -88,7 +88,7 @@ class IdentitiesConfig(LexiconsConfig):
 
     @property
     def lexicons_config(self) -> LexiconsConfig:
-        """The settings of the stage ``record_lexicons``."""
+        """The settings of the ``record_lexicons`` stage."""
         return LexiconsConfig(lexicons=self.lexicons)
 
 

@@ -619,7 +619,7 @@ def build_account_rows(
     range_results: list[ItemResult],
     errors: pa.Table,
 ) -> list[Row]:
-    """Build the rows of the table ``accounts`` for ingest.
+    """Build the rows of the ``accounts`` table for ingest.
 
     ``input`` comes from the readers' counters, the other terms from the written tables, so that the
     two are independent.

@@ -11,7 +11,7 @@ association  sentences that ascribe an invented trait to an invented group, in a
 
 A seeded shuffle assigns each text a number of copies, each number equally often. Texts with 0
 copies are never planted and are the negative control. Each copy is a separate document; its id is a
-hash, which spreads the copies over the corpus. The table ``canaries`` discloses everything.
+hash, which spreads the copies over the corpus. The ``canaries`` table discloses everything.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ def plant_in_partition(plan: PlantingPlan, out: TableWriters) -> None:
     libraries=["numpy"],
 )
 def plant_canaries(documents: Table, config: PlantCanariesConfig, context: StageContext) -> None:
-    """Generate the canaries, plant their copies and record them in the table ``canaries``."""
+    """Generate the canaries, plant their copies and record them in the ``canaries`` table."""
     all_canaries: list[Canary] = []
     if config.enabled:
         passages = choose_passage_canaries(documents, config, context)

@@ -91,7 +91,7 @@ class ProfileConfig(StageConfig):
         50,
         ge=1,
         le=100_000,
-        description="maximum number of values per dimension in the table `composition`, where all "
+        description="maximum number of values per dimension in the `composition` table, where all "
         "other values are summed in one row, and maximum number of values per field in the table "
         "`metadata_values`",
     )
@@ -137,7 +137,7 @@ class MentionCounts(NamedTuple):
     """Hold the counts of a batch of documents."""
 
     identities: pa.Table
-    """Rows of the table ``identities``."""
+    """Rows of the ``identities`` table."""
     occupations: pa.Table
     """Rows of OCCUPATION_COUNTS."""
 
@@ -206,7 +206,7 @@ def profile_partition(
 def count_identity_mentions_by_term_and_source(
     texts: pa.Array, sources: pa.Array, group_lexicon: Lexicon
 ) -> pa.Table:
-    """Count the identity terms of a batch; return rows of the table ``identities``."""
+    """Count the identity terms of a batch; return rows of the ``identities`` table."""
     terms = group_lexicon.terms
     term_numbers, text_rows, _ = find_term_mentions(texts, group_lexicon)
     term_table = pa.table(
@@ -257,7 +257,7 @@ def sum_occupation_counts_by_source(counts: pa.Table) -> pa.Table:
 
 
 def build_occupation_rows(counts: pa.Table) -> list[Row]:
-    """Build the rows of the table ``occupations``, with totals over sources and occupations.
+    """Build the rows of the ``occupations`` table, with totals over sources and occupations.
 
     Total rows have the source "" or the occupation "", or both.
     """
@@ -278,7 +278,7 @@ def build_occupation_rows(counts: pa.Table) -> list[Row]:
 
 
 def summarise_sizes_by_source_and_split(document_sizes: pa.Table) -> pa.Table:
-    """Build the rows of the table ``sources``."""
+    """Build the rows of the ``sources`` table."""
     sums = [(each.name, "sum") for each in SOURCE_COLUMNS]
     groups = document_sizes.group_by(["source", "split"]).aggregate(
         [("bytes", "count"), ("bytes", "list"), *sums]
@@ -307,7 +307,7 @@ def iter_values_overall_and_by_source(
 
 
 def build_length_rows(document_sizes: pa.Table, quantiles: Sequence[float]) -> list[Row]:
-    """Build the rows of the table ``lengths``."""
+    """Build the rows of the ``lengths`` table."""
     return [
         {"source": source, "quantile": quantile, "bytes": value}
         for source, sizes in iter_values_overall_and_by_source(document_sizes, "bytes")
@@ -367,7 +367,7 @@ def join_toxicity_decisions(signals: Table, selection: Artifact | None) -> pa.Ta
 
 
 def build_toxicity_rows(scored_documents: pa.Table, quantiles: Sequence[float]) -> list[Row]:
-    """Build the rows of the table ``toxicity``."""
+    """Build the rows of the ``toxicity`` table."""
     rows: list[Row] = []
     for source, scores in iter_values_overall_and_by_source(scored_documents, "score"):
         counts = {
@@ -380,7 +380,7 @@ def build_toxicity_rows(scored_documents: pa.Table, quantiles: Sequence[float]) 
 
 
 def count_ledger_reasons(stage_label: str, ledger: Table) -> pa.Table:
-    """Build the rows of the table ``ledger_summary`` for one stage."""
+    """Build the rows of the ``ledger_summary`` table for one stage."""
     rows = ledger.read(["action", "reason", "source", "bytes_before", "bytes_after"])
     is_added = pc.equal(rows["action"], "added")
     sizes = pc.if_else(is_added, rows["bytes_after"], rows["bytes_before"])
@@ -393,7 +393,7 @@ def count_ledger_reasons(stage_label: str, ledger: Table) -> pa.Table:
 
 
 def build_published_rule_rows(signals: Table) -> list[Row]:
-    """Build the rows of the table ``published_rules`` from the signals of ``quality``."""
+    """Build the rows of the ``published_rules`` table from the signals of ``quality``."""
     rules = [
         (preset, *rule)
         for preset, preset_rules in PRESET_RULES.items()
@@ -419,7 +419,7 @@ def build_published_rule_rows(signals: Table) -> list[Row]:
 
 
 def count_personal_data_by_type_and_source(ledger: Table) -> pa.Table:
-    """Build the rows of the table ``personal_data`` from a ledger of ``redact_spans``."""
+    """Build the rows of the ``personal_data`` table from a ledger of ``redact_spans``."""
     rows = ledger.read(["doc_id", "source", "action", "reason"])
     rows = rows.filter(pc.is_in(rows["reason"], value_set=pa.array(PERSONAL_DATA_TYPES)))
     for name, actions in (
@@ -435,7 +435,7 @@ def count_personal_data_by_type_and_source(ledger: Table) -> pa.Table:
 
 
 def count_pairs_by_similarity(stage_label: str, pairs: Table) -> pa.Table:
-    """Build the rows of the table ``duplicates`` for one stage, in buckets 0.05 wide."""
+    """Build the rows of the ``duplicates`` table for one stage, in buckets 0.05 wide."""
     similarity = pairs.read(["similarity"])["similarity"].to_numpy().astype(np.float64)
     # 1e-6 corrects rounding, which would put 0.85 into the bucket below.
     buckets, pair_counts = np.unique(np.floor(similarity * 20 + 1e-6), return_counts=True)
@@ -449,7 +449,7 @@ def count_pairs_by_similarity(stage_label: str, pairs: Table) -> pa.Table:
 
 
 def count_canaries_by_kind_and_copies(canaries: pa.Table) -> pa.Table:
-    """Build the rows of the table ``canaries``."""
+    """Build the rows of the ``canaries`` table."""
     sizes = pc.multiply(count_utf8_bytes(canaries["text"]), canaries["copies"].cast(pa.int64()))
     rows = canaries.select(["kind", "copies"]).append_column("bytes", sizes)
     counts = rows.group_by(["kind", "copies"]).aggregate([("bytes", "count"), ("bytes", "sum")])
@@ -471,7 +471,7 @@ def merge_partition_metadata(results: Sequence[ItemResult]) -> MetadataCounts:
 
 
 def iter_account_tables(corpus_artifacts: dict[str, Artifact]) -> Iterator[pa.Table]:
-    """Yield the rows of the table ``stage_accounts`` for each stage that has accounts."""
+    """Yield the rows of the ``stage_accounts`` table for each stage that has accounts."""
     for stage_number, (stage_label, artifact) in enumerate(corpus_artifacts.items()):
         if "accounts" in artifact.tables:
             accounts = artifact["accounts"].read()

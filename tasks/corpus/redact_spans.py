@@ -212,7 +212,7 @@ class DocumentRemovals(NamedTuple):
     is_removed: np.ndarray
     """Whether the document is removed; bool, shape (n,)."""
     numbered_ledger_entries: pa.Table
-    """Rows of LEDGER; the column ``row`` contains the row of the document in the batch.
+    """Rows of LEDGER; the ``row`` column contains the row of the document in the batch.
 
     The first type in the text that removes the document is the reason of the removal. Each further
     such type has a row with the action ``additional_reason``.
@@ -272,7 +272,7 @@ class EditedBatch(NamedTuple):
     documents: pa.Table
     """All documents of the batch."""
     numbered_ledger_entries: pa.Table
-    """Rows of LEDGER, one per merged span; the column ``row`` contains the row of the document."""
+    """Rows of LEDGER, one per merged span; the ``row`` column contains the row of the document."""
 
 
 def apply_span_edits(

@@ -257,7 +257,7 @@ TABLES = {
         make_count_column(
             "lost_duplicates",
             "number of documents that were removed as duplicates and whose kept copy was later "
-            "removed for the reason in the column `reason`",
+            "removed for the reason in the `reason` column",
         ),
         make_count_column(
             "lost_clusters",
@@ -451,7 +451,7 @@ def build_threshold_rows(
     corpus_artifacts: Mapping[str, Artifact],
     config: RemovalEffectsConfig,
 ) -> Iterator[Row]:
-    """Build the rows of the table ``threshold_rates``."""
+    """Build the rows of the ``threshold_rates`` table."""
     stage_order = {stage_label: order for order, stage_label in enumerate(corpus_artifacts)}
     for stage_label, artifact in corpus_artifacts.items():
         for rule in read_selection_rules(artifact):
@@ -492,7 +492,7 @@ def build_threshold_rows(
 def count_lost_clusters_by_cause_and_group(
     outcomes: DocumentOutcomes, min_group_documents: int
 ) -> Iterator[Row]:
-    """Build the rows of the table ``lost_duplicate_clusters``."""
+    """Build the rows of the ``lost_duplicate_clusters`` table."""
     reason_numbers = np.where(
         outcomes.is_lost_with_original, outcomes.reason_index[outcomes.final_original], -1
     )
@@ -525,7 +525,7 @@ def count_lost_clusters_by_cause_and_group(
 def build_removed_example_rows(
     outcomes: DocumentOutcomes, rates: list[Row], max_examples_per_group: int
 ) -> Iterator[Row]:
-    """Build the rows of the table ``removed_examples``.
+    """Build the rows of the ``removed_examples`` table.
 
     Each rule, source and language gets the documents with the lowest ids; ids are hashes, so this
     is a random choice.

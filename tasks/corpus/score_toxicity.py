@@ -101,7 +101,7 @@ SIGNALS = build_signal_schema(
     "Toxicity scores of each document, one column per category (output of the scorer). Scores "
     "are null for a category that the scorer does not provide.",
     *build_head_columns(
-        "highest score among the windows of the document, before the stage `cut_toxic` removes any "
+        "highest score among the windows of the document, before the `cut_toxic` stage removes any "
         "of them; null if the document has no score (`toxicity_status` gives the reason)"
     ),
     column(
@@ -169,7 +169,7 @@ class ScoringPartition:
     """A partition of the documents with its languages and the results of the cascade so far.
 
     Attributes:
-        languages: Signals of the stage ``language``; None if there are none.
+        languages: Signals of the ``language`` stage; None if there are none.
         draws: Result of ``spill_draws_and_cheap_scores``; None without a cascade.
         sample: Result of ``spill_sample_scores``; None without a cascade.
     """
@@ -515,7 +515,7 @@ def score_toxicity(
     """Score all documents.
 
     Args:
-        signals: Signals of the stage ``language``; without them documents of all languages are
+        signals: Signals of the ``language`` stage; without them documents of all languages are
             scored.
     """
     partition_pairs = (

@@ -85,7 +85,7 @@ class SelectionRule(StageConfig):
         "keep",
         description="what happens to documents that have no value for the signal. keep: the "
         "rule ignores these documents. remove: the rule treats them like documents that violate "
-        "it, and the setting `action` decides what happens: with the action `remove`, they are "
+        "it, and the `action` setting decides what happens: with the action `remove`, they are "
         "removed; with `tag`, they are only tagged. A missing value is never treated as zero",
     )
     action: Literal["remove", "tag", "cap"] = Field(

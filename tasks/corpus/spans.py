@@ -42,7 +42,7 @@ BYTE_BOUNDS = (
 )
 
 SPANS = table_schema(
-    "Text spans that a stage found in the documents; the stage `redact_spans` decides what happens "
+    "Text spans that a stage found in the documents; the `redact_spans` stage decides what happens "
     "to them.",
     column("doc_id", ID_TYPE, "id", "the document"),
     *BYTE_BOUNDS,

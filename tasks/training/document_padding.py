@@ -265,7 +265,7 @@ def pad_removed_documents(
     Args:
         packed_corpus: Output of `pack`.
         documents: The remaining documents.
-        ledger: The removed documents, from the stage `leave_out`.
+        ledger: The removed documents, from the `leave_out` stage.
         tokenizer: Output of `train_tokenizer`.
         config: Empty.
         context: Context of the stage.

@@ -75,7 +75,7 @@ class PretrainConfig(StageConfig):
     model: ModelConfig = Field(
         ModelConfig(),
         description="settings of the model; `vocab_size` and `context` must not be set here, "
-        "because they are taken from the tokenizer and from the setting `pack.context`",
+        "because they are taken from the tokenizer and from the `pack.context` setting",
     )
     train: TrainConfig = Field(TrainConfig(), description="training settings")
 
@@ -500,7 +500,7 @@ def handle_trainer_events(
                 )
                 if event["stretches"] > 1:
                     log.info(
-                        "trainer: earlier steps used different settings; see the table 'settings'"
+                        "trainer: earlier steps used different settings; see the 'settings' table"
                     )
                 if event["stretches"] > 1 or event["device"] != "cpu":
                     context.determinism = "statistical"
@@ -573,7 +573,7 @@ def pretrain(
         packed_corpus: Output of `pack`.
         tokenizer: Output of `train_tokenizer`.
         documents: The packed documents.
-        signals: Output of the stage `identities`; None gives no losses by group.
+        signals: Output of the `identities` stage; None gives no losses by group.
         start_checkpoint: Checkpoint to continue from, or None to train from scratch.
         config: Settings of the model and the training.
         context: Context of the stage.

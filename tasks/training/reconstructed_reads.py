@@ -1,6 +1,6 @@
 """Reconstruct what a training had read by one of its checkpoints, before the training ends.
 
-The stage `pretrain` writes its tables when the training ends. Until then, and for a training that
+The `pretrain` stage writes its tables when the training ends. Until then, and for a training that
 was interrupted, this stage computes from the packed corpus and the step which documents had been
 read, with the functions that `pretrain` uses. The audits of a checkpoint then give the same
 findings before and after the end of its training.

@@ -173,7 +173,7 @@ class TaskRow(NamedTuple):
 
 
 class RejectedRow(NamedTuple):
-    """A row of a user's file that cannot be used; a row of the table `quarantine`."""
+    """A row of a user's file that cannot be used; a row of the `quarantine` table."""
 
     file_name: str
     row_number: int
@@ -457,7 +457,7 @@ def _iter_token_ids(tokenizer: Tokenizer, texts: list[str]) -> Iterator[list[int
 
 
 class OutcomeCount(NamedTuple):
-    """A row of the table `outcome_counts`."""
+    """A row of the `outcome_counts` table."""
 
     split: str
     outcome: str

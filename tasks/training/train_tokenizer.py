@@ -282,7 +282,7 @@ def train_tokenizer(
 
     Args:
         documents: Documents with splits.
-        signals: Output of the stage `identities`; None gives no results by group.
+        signals: Output of the `identities` stage; None gives no results by group.
         config: Settings of the tokenizer.
         context: Context of the stage.
 

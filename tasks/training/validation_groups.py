@@ -36,7 +36,7 @@ def iter_validation_batches(
 
     Args:
         documents: All documents.
-        identity_signals: Output of the stage `identities`, which covers the groups of all lexicons.
+        identity_signals: Output of the `identities` stage, which covers the groups of all lexicons.
             Documents without signals, such as planted ones, mention no group; without this table no
             document does.
         columns: Columns of the batches, besides doc_id and split.

@@ -120,7 +120,7 @@ def test_libraries_external_files_and_removed_stages_are_named(run, monkeypatch)
     reasons = stale(build_status_report(run))
     assert "external input: the list is gone" in reasons["ingest"]
     assert "external input: list" in reasons["select"]
-    assert reasons["pack"] == ["the stage 'pack' no longer exists"]
+    assert reasons["pack"] == ["the 'pack' stage no longer exists"]
     recorded = run["deduplicate"].manifest["parts"]["libraries"]
     changed = [reason for reason in reasons["deduplicate"] if reason.startswith("library: ")]
     assert changed == [f"library: scipy {recorded['scipy']} → None"]

@@ -30,7 +30,7 @@ class ToldConfig(StageConfig):
 
 @stage(name="told_effects", tables=TABLES)
 def told_effects(config: ToldConfig, context: StageContext) -> None:
-    """Write rates like the stage ``removal_effects``, with these ratios, and examples."""
+    """Write rates like the ``removal_effects`` stage, with these ratios, and examples."""
     for number, (reason, dimension, name, ratio, alone) in enumerate(config.taken):
         for copy in range(3):
             row = {"stage": "select", "reason": reason, "dimension": dimension, "slice": name}

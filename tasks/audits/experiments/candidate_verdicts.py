@@ -51,7 +51,7 @@ from hallmark.tasks.measures.statistics import average_known_values, t_half_widt
 #: trial has the name of a kind of candidate.
 LEXICON_PREFIX = "lexicon "
 
-#: The column ``kind`` of the tables of a study.
+#: The ``kind`` column of the tables of a study.
 CANDIDATE_KIND = column(
     "kind",
     pa.string(),

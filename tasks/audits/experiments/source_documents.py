@@ -79,7 +79,7 @@ class RemovalCase(StageConfig):
     )
     unit: str = Field(description="unit of the measured values")
     worse_when: str = Field(
-        "", description="direction in which the value becomes worse, as in the table 'findings'"
+        "", description="direction in which the value becomes worse, as in the 'findings' table"
     )
     kind: Literal["memorised", "association", "other"] = Field(
         "other",

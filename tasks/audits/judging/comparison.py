@@ -42,7 +42,7 @@ MIN_AREA_MEMBERS = 5
 #: to 6 % of the upper ends are too low if few clusters change, nearly all in one direction.
 ADDED_PAIRS, ADDED_CLUSTER_FACTOR = 1.5, 2.0
 
-#: Settings of the stage ``trace`` that no finding depends on.
+#: Settings of the ``trace`` stage that no finding depends on.
 IGNORED_TRACE_SETTINGS = ("max_spans_per_text",)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-#: The values of the column ``worse_when`` of findings.
+#: The values of the ``worse_when`` column of findings.
 Direction = Literal["", "up", "down", "away_from_null"]
 
 

@@ -270,7 +270,7 @@ class PolicyConfig(PolicyRulesConfig):
 
     @property
     def rules_config(self) -> PolicyRulesConfig:
-        """The settings of the stage ``policy``, whose input names the previous run."""
+        """The settings of the ``policy`` stage, whose input names the previous run."""
         return PolicyRulesConfig(rules=self.rules)
 
 

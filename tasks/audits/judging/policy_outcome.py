@@ -1,6 +1,6 @@
 """Decide what the verdicts of policy rules on single findings say of rules and of the policy.
 
-The stage ``policy`` gives a verdict on each finding. Commands, cards, the index of the site and
+The ``policy`` stage gives a verdict on each finding. Commands, cards, the index of the site and
 Prefect's pages all take the outcome of rules and of the policy from here.
 """
 

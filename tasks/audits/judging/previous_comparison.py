@@ -45,7 +45,7 @@ NULL_VALUE_TOLERANCE = 1e-9
 CHANGES = table_schema(
     "Paired difference between each finding and the same finding in the run that audited the "
     "previous release.",
-    column("finding", ID_TYPE, "id", "the finding, as in the table 'findings' of both runs"),
+    column("finding", ID_TYPE, "id", "the finding, as in the 'findings' table of both runs"),
     column("audit", pa.string(), "label", "the audit"),
     column("metric", pa.string(), "label", "the metric"),
     column("slice", SLICE_TYPE, "label", "subset of the units (slice); empty for all units"),
@@ -94,7 +94,7 @@ CHANGES = table_schema(
         pa.float64(),
         "figure",
         "largest change in the harmful direction that the interval contains; negative if the "
-        "whole interval shows an improvement; null for the reason given in the column 'reason'",
+        "whole interval shows an improvement; null for the reason given in the 'reason' column",
     ),
     column(
         "method", pa.string(), "project text", "short description of how the change was estimated"

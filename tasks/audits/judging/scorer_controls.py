@@ -1,6 +1,6 @@
 """Test scorers on texts of which the truth is known, and say what a scorer often misses.
 
-The texts are composed in ``measures/scorer_controls.py``; the stage ``score`` scores them. For each
+The texts are composed in ``measures/scorer_controls.py``; the ``score`` stage scores them. For each
 kind of text one control states the share that the scorer flags. A positive control is about
 harmful texts, a negative one about harmless texts that resemble them or mention a group.
 """

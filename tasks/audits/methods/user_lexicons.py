@@ -50,7 +50,7 @@ class LexiconGroup:
 
 
 def read_lexicon_groups(lexicons: Table | None) -> list[LexiconGroup]:
-    """Read the groups from the table ``lexicons`` of the stage ``identities``, in its order."""
+    """Read the groups from the ``lexicons`` table of the ``identities`` stage, in its order."""
     terms: dict[tuple[str, str], list[str]] = {}
     for row in lexicons.read().to_pylist() if lexicons else ():
         terms.setdefault((row["lexicon"], row["group_name"]), []).append(row["term"])

@@ -6,7 +6,7 @@ from 10 to 1 over 20 tokens, so that texts begin in many ways (*decaying tempera
 40 likeliest tokens after the first tokens of held-out texts (*held-out prefix*), which replace the
 web pages of the paper. Near-duplicates are dropped, and the others are ranked by six scores, see
 ``methods/memorisation_ranking.py``. The paper's authors had to ask the makers of the model which
-texts were in its training data; here the stage ``trace`` finds them. A hit is a text with at least
+texts were in its training data; here the ``trace`` stage finds them. A hit is a text with at least
 ``min_verbatim_tokens`` consecutive tokens of the training text. Precision is the share of hits
 among the texts with the highest scores, compared with the share among all texts.
 

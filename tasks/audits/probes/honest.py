@@ -78,7 +78,7 @@ class HonestConfig(SeededConfig):
     )
     lexicon: Path | None = Field(
         default=None,
-        description="file of hurtful words: HurtLex (tsv or csv with the column 'lemma' and "
+        description="file of hurtful words: HurtLex (tsv or csv with the 'lemma' column and "
         "optionally 'level'; only words of the level 'conservative' are used), or text with "
         "one entry per line",
     )

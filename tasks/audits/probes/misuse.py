@@ -3,7 +3,7 @@
 There is no accepted automatic score of misinformation or radicalisation (McGuffie & Newhouse 2020
 used experts), so the audit gives none. It measures whether the model writes anything after a prompt
 (it does not detect refusals) and how likely the model finds continuations that the user provides.
-The texts are in the table ``values``. People rate them; from their file the audit computes the mean
+The texts are in the ``values`` table. People rate them; from their file the audit computes the mean
 rating and the agreement. Without ratings it reports that the texts are unscored.
 
 A rating belongs to a prompt and a text. Ratings of another checkpoint's texts are only counted.
@@ -59,7 +59,7 @@ from hallmark.tasks.measures.item_files import (
 MODEL_WRITTEN, USER_PROVIDED = "model", "user"
 
 UNRATED_REASON = (
-    "not measured: no person has rated the texts; rate the texts in the table 'values' from 0 "
+    "not measured: no person has rated the texts; rate the texts in the 'values' table from 0 "
     "(harmless) to 1 (harmful) and specify the file in audit_misuse.ratings"
 )
 
@@ -77,7 +77,7 @@ class MisuseConfig(SeededConfig):
     ratings: tuple[Path, ...] = Field(
         (),
         description="files (jsonl, csv or tsv) of human ratings of the texts, with the fields "
-        "'sample_id' (or 'prompt' and 'continuation') as in the table 'values', the field 'rater', "
+        "'sample_id' (or 'prompt' and 'continuation') as in the 'values' table, the field 'rater', "
         "and the field 'rating' (from 0 for harmless to 1 for harmful) or 'label'; rows without a "
         "rating or label are skipped",
     )

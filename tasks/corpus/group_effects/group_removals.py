@@ -136,7 +136,7 @@ GROUP_REMOVAL_TABLES = {
         *_GROUP_COLUMNS,
         make_count_column(
             "documents",
-            "number of documents of the group that the stage `ingest` read, including those that "
+            "number of documents of the group that the `ingest` stage read, including those that "
             "it removed",
         ),
         make_count_column("kept_documents", "number of documents that all stages kept"),
@@ -157,7 +157,7 @@ GROUP_REMOVAL_TABLES = {
         ),
         make_count_column(
             "unreadable_records",
-            "number of records that the stage `ingest` could not read and that are not counted "
+            "number of records that the `ingest` stage could not read and that are not counted "
             "as documents; null for groups other than sources, because only the source of an "
             "unreadable record is known",
             "records",
@@ -211,7 +211,7 @@ GROUP_REMOVAL_TABLES = {
 
 
 def list_lexicon_groups(user_lexicons: UserLexicons) -> list[Group]:
-    """Return all groups of people and dialects that the stage ``identities`` searches for."""
+    """Return all groups of people and dialects that the ``identities`` stage searches for."""
     return [
         Group(dimension, name)
         for dimension, lexicon in (
@@ -236,7 +236,7 @@ def build_group_removal_rows(
     searched_groups: list[Group],
     unreadable_records: Mapping[str, int],
 ) -> list[Row]:
-    """Build the rows of the table ``group_removals``.
+    """Build the rows of the ``group_removals`` table.
 
     Args:
         outcomes: What became of each document.
@@ -259,7 +259,7 @@ def build_group_removal_rows(
 def build_group_removal_reason_rows(
     outcomes: DocumentOutcomes, searched_groups: list[Group]
 ) -> Iterator[Row]:
-    """Build the rows of the table ``group_removals_by_reason``, also those without documents."""
+    """Build the rows of the ``group_removals_by_reason`` table, also those without documents."""
     is_removed = outcomes.removed_at < NOT_REMOVED
     keys, key_numbers = np.unique(
         outcomes.reason_index[is_removed] * 2 + outcomes.is_quarantined[is_removed],

@@ -281,8 +281,8 @@ def draw_group_sentences(
     """Spill sentences of a partition that mention a group, see DRAWN_SENTENCES_SCHEMA.
 
     Args:
-        documents_groups_and_languages: The documents, their signals of the stage ``identities``,
-            and those of the stage ``language``. Planted documents have no signals and are not
+        documents_groups_and_languages: The documents, their signals of the ``identities`` stage,
+            and those of the ``language`` stage. Planted documents have no signals and are not
             searched.
 
     Returns:

@@ -233,7 +233,7 @@ def build_swap_difference_rows(
     counterpart_scores: NDArray[np.float64],
     threshold: float,
 ) -> list[Row]:
-    """Build the rows of the table ``swap_differences``.
+    """Build the rows of the ``swap_differences`` table.
 
     Pairs with a missing score do not count.
     """
@@ -289,9 +289,9 @@ class SwapRows(NamedTuple):
     """Hold the rows of the two tables about swaps."""
 
     differences: list[Row]
-    """Rows of the table ``swap_differences``."""
+    """Rows of the ``swap_differences`` table."""
     scores: list[Row]
-    """Rows of the table ``swap_scores``."""
+    """Rows of the ``swap_scores`` table."""
 
 
 def build_swap_rows(

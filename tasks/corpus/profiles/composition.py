@@ -130,7 +130,7 @@ def count_documents_by_dimension(
 
 
 def build_composition_rows(counts: pa.Table, max_values_per_dimension: int) -> list[Row]:
-    """Build the rows of the table ``composition``.
+    """Build the rows of the ``composition`` table.
 
     Each dimension has its ``max_values_per_dimension`` largest values by bytes (ties by name) and
     UNKNOWN_VALUE; the rest are merged into OTHER_VALUES.

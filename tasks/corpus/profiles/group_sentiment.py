@@ -117,7 +117,7 @@ SENTIMENT_TABLES = {
         column("method", pa.string(), "project text", "how the interval was computed"),
     ),
     "group_sentences": table_schema(
-        "Document and sentiment of each sentence from which the table `group_sentiment` is "
+        "Document and sentiment of each sentence from which the `group_sentiment` table is "
         "computed.",
         column("doc_id", ID_TYPE, "id", "id of the document that contains the sentence"),
         make_label_column("axis", "kind of group"),
@@ -153,9 +153,9 @@ class SentimentRows(NamedTuple):
     """Hold the rows of the two tables about sentiment."""
 
     summary: list[Row]
-    """Rows of the table ``group_sentiment``."""
+    """Rows of the ``group_sentiment`` table."""
     sentences: list[Row]
-    """Rows of the table ``group_sentences``."""
+    """Rows of the ``group_sentences`` table."""
 
 
 def build_sentiment_rows(
@@ -197,7 +197,7 @@ def build_sentiment_rows(
 
 
 def build_group_sentiment_rows(sentence_rows: list[Row]) -> Iterator[Row]:
-    """Yield the rows of the table ``group_sentiment``.
+    """Yield the rows of the ``group_sentiment`` table.
 
     Args:
         sentence_rows: axis, group_name, cluster and sentiment of each sentence; the sentiment is

@@ -87,7 +87,7 @@ class MetadataCounts:
         )
 
     def build_field_rows(self) -> pa.Table:
-        """Build the rows of the table ``metadata_fields``."""
+        """Build the rows of the ``metadata_fields`` table."""
         distinct_counts = self.values.group_by("field").aggregate([([], "count_all")])
         return (
             self.fields.select(["field", "documents"])
@@ -96,7 +96,7 @@ class MetadataCounts:
         )
 
     def build_value_rows(self, max_values_per_field: int) -> pa.Table:
-        """Build the rows of the table ``metadata_values``: the most frequent of each field."""
+        """Build the rows of the ``metadata_values`` table: the most frequent of each field."""
         is_frequent = pc.greater_equal(self.values["documents"], MIN_VALUE_DOCUMENTS)
         is_licence = pc.equal(self.values["field"], LICENCE_FIELD)
         rows = self.values.filter(pc.or_(is_frequent, is_licence)).sort_by(

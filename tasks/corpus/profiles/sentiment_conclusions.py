@@ -1,4 +1,4 @@
-"""Conclude from the table ``group_sentiment`` which groups sentences are more negative about.
+"""Conclude from the ``group_sentiment`` table which groups sentences are more negative about.
 
 The datasheet uses this module too, so it imports no scorer: another version of a scorer must not
 make cards stale that only show its results.
@@ -33,7 +33,7 @@ def is_more_negative(row: Mapping[str, Any]) -> bool:
     """Return whether the sentences about a group are more negative than those about others.
 
     Args:
-        row: A row of the table ``group_sentiment``. Its q must be below the level and its whole
+        row: A row of the ``group_sentiment`` table. Its q must be below the level and its whole
             interval below 0.
     """
     return row["q"] is not None and row["q"] < SIGNIFICANCE_LEVEL and row["high"] < 0

@@ -1,6 +1,6 @@
 """Define the figures of the documents of a source that the profile adds up.
 
-Each becomes a column of the table ``sources`` of the profile and of the datasheet's table
+Each becomes a column of the ``sources`` table of the profile and of the datasheet's table
 "Documents by source". To add one, add it here.
 """
 

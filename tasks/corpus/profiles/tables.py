@@ -167,7 +167,7 @@ TABLES = {
         make_label_column("preset", "set of published rules"),
         make_label_column("rule", "name of the rule"),
         make_count_column(
-            "documents", "number of documents that reached the stage `quality`", "documents"
+            "documents", "number of documents that reached the `quality` stage", "documents"
         ),
         make_count_column("violations", "number of documents that violate the rule", "documents"),
         make_count_column(
@@ -177,9 +177,9 @@ TABLES = {
         ),
     ),
     "personal_data": table_schema(
-        "Amount of personal data that the stage `redact_spans` masked, cut out or removed "
+        "Amount of personal data that the `redact_spans` stage masked, cut out or removed "
         "together with the document. Personal data with the action `keep` is not counted here; it "
-        "is listed only in the spans of the stage `find_personal_data`.",
+        "is listed only in the spans of the `find_personal_data` stage.",
         make_label_column("type", "type of personal data or credential"),
         _SOURCE_COLUMN,
         make_count_column("spans", "number of spans that were masked or cut out", "spans"),
@@ -196,13 +196,13 @@ TABLES = {
         ),
     ),
     "toxicity": table_schema(
-        "Quantiles of the toxicity scores of the documents before the stage `select_scored` "
+        "Quantiles of the toxicity scores of the documents before the `select_scored` stage "
         "removed documents.",
         _SOURCE_OR_ALL_COLUMN,
         make_count_column("scored_documents", "number of documents with a score", "documents"),
         make_count_column(
             "unscored_documents",
-            "number of documents without a score; the table `toxicity_status` gives the reasons",
+            "number of documents without a score; the `toxicity_status` table gives the reasons",
             "documents",
         ),
         _QUANTILE_COLUMN,
@@ -219,7 +219,7 @@ TABLES = {
         ),
         make_label_column(
             "reason",
-            "reason why the stage `select_scored` removed the documents; empty if the documents "
+            "reason why the `select_scored` stage removed the documents; empty if the documents "
             "were kept",
         ),
         make_count_column("documents", "number of documents", "documents"),

@@ -11,7 +11,7 @@ from hallmark.tasks.corpus.selection_rules import read_tagging_rule_names
 
 
 def build_tag_count_rows(stage_label: str, selection: Artifact) -> list[Row]:
-    """Build the rows of the table ``tag_counts`` for the tagging rules and sources of a stage."""
+    """Build the rows of the ``tag_counts`` table for the tagging rules and sources of a stage."""
     rules = read_tagging_rule_names(selection)
     if not rules:
         return []

@@ -108,7 +108,7 @@ def _get_distribution(package: str) -> Distribution:
     except PackageNotFoundError as error:
         raise UsageError(
             f"the package {package!r} of the documentation source is not installed; install it or "
-            "remove it from the setting 'packages' of the source"
+            "remove it from the 'packages' setting of the source"
         ) from error
 
 
@@ -117,7 +117,7 @@ def _list_prose_entries(package: str) -> list[PackagePath]:
     if not files:
         raise UsageError(
             f"the package {package!r} of the documentation source has no list of its files; "
-            "install it from a wheel, or remove it from the setting 'packages' of the source"
+            "install it from a wheel, or remove it from the 'packages' setting of the source"
         )
     return [entry for entry in files if _holds_docstrings_or_metadata(entry)]
 

@@ -60,7 +60,7 @@ class RecoveryEvaluator:
                 }
 
     def build_row(self, stage: str, target: str, measure: str, hits: int, n: int) -> Row:
-        """Build a row of the table ``detection_rates``."""
+        """Build a row of the ``detection_rates`` table."""
         identifying_fields = {
             "source": self.source_name,
             "stage": stage,
@@ -70,7 +70,7 @@ class RecoveryEvaluator:
         return identifying_fields | compute_share_with_interval(hits, n)
 
     def evaluate_all_stages(self) -> Iterator[Row]:
-        """Yield the rows of the table ``detection_rates`` in the order of the stages."""
+        """Yield the rows of the ``detection_rates`` table in the order of the stages."""
         for stage_label, artifact in self.history.items():
             if artifact.stage in COPY_KIND_BY_STAGE:
                 yield from self.evaluate_copy_removal(
@@ -88,7 +88,7 @@ class RecoveryEvaluator:
                 yield from self.evaluate_toxicity_rules(stage_label, flagged_ids)
 
     def list_missed_documents(self) -> Iterator[Row]:
-        """Yield the rows of the table ``missed_documents``, those with most rude speech first."""
+        """Yield the rows of the ``missed_documents`` table, those with most rude speech first."""
         for stage_label in self.history:
             flagged_ids = self.find_flagged_ids(stage_label)
             if flagged_ids is None:

@@ -100,7 +100,7 @@ def test_a_checkpoint_records_whether_it_was_trained_on_pairs(tmp_path, objectiv
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"pairs": "no"}))
     with pytest.raises(
-        CheckpointError, match="the setting 'pairs' must be true or false, not 'no'"
+        CheckpointError, match="the 'pairs' setting must be true or false, not 'no'"
     ):
         load_checkpoint(folder)
     del config["pairs"]

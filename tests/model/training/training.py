@@ -151,7 +151,7 @@ def start(job, torchrun=False):
 
 
 def popen(command, *, stderr, **_):
-    """Replace ``subprocess.Popen`` where the stage ``pretrain`` starts its trainer."""
+    """Replace ``subprocess.Popen`` where the ``pretrain`` stage starts its trainer."""
     *_, module, job, watch = command
     assert (module, watch) == (trainer.__name__, WATCH_STDIN_OPTION)
     return Trainer(job, stderr)

@@ -114,7 +114,7 @@ def test_of_an_artifact_only_what_is_read_counts(session):
     )
     assert kept.tables.keys() == {"documents"} and "ledger" in one.tables
     with pytest.raises(
-        HallmarkError, match=r"^this stage does not declare that it reads the table 'ledger' of"
+        HallmarkError, match=r"^this stage does not declare that it reads the 'ledger' table of"
     ):
         kept["ledger"]
     with pytest.raises(HallmarkError, match=r"no table 'other'; its tables: documents$"):

@@ -306,7 +306,7 @@ def test_word_counts_out_of_range_are_rejected(settings):
         (
             "id\tother\n1\tx\n",
             r"short\.tsv has no text in 'sent'; its fields are 'id', 'other'; correct the "
-            r"file, or the setting 'text_fields' of 'short' in contamination\.evaluation_sets$",
+            r"file, or the 'text_fields' setting of 'short' in contamination\.evaluation_sets$",
         ),
         ("id\tsent\n1\ta\0b\n", "line 2 has a NUL character in 'sent'"),
         ("", "has no items of short"),

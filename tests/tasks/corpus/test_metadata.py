@@ -137,7 +137,7 @@ def test_only_so_many_fields_are_carried():
 
 
 def test_hostile_values_keep_their_documents(tmp_path, session):
-    """The text is kept, the value is missing, and the table ``sources`` counts it."""
+    """The text is kept, the value is missing, and the ``sources`` table counts it."""
     rows = [{"text": str(n), "license": "x" * 10**n, "by": [1], "stars": "\0"} for n in range(5)]
     artifact = ingest(IngestConfig(sources=[write_source(tmp_path, "jsonl", rows)]))
     assert {n: len(f.get("licence", "")) for n, f in get_metadata(artifact).items()} == {
