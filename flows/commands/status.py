@@ -256,7 +256,7 @@ def _find_stale_reasons(
 ) -> list[str]:
     stage = STAGES.get(artifact.stage)
     if stage is None:
-        return [f"the stage {artifact.stage!r} no longer exists"]
+        return [f"the {artifact.stage!r} stage no longer exists"]
     code_digests, libraries, recorded_settings, recorded_digests = (
         artifact.manifest["parts"].get(component, {}) for component in STALENESS_COMPONENTS
     )

@@ -224,7 +224,7 @@ class Evidence:
             yield
         except KeyError as error:
             raise HallmarkError(
-                f"the evidence of {self.stage} refers to a column that the table {self.table!r} "
+                f"the evidence of {self.stage} refers to a column that the {self.table!r} table "
                 f"does not have: {error!s:.120}; valid columns: {self.schema.names}"
             ) from error
 

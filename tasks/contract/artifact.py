@@ -589,7 +589,7 @@ class Artifact:
     def __getitem__(self, name: str) -> Table:
         if name in self.undeclared_tables:
             raise HallmarkError(
-                f"this stage does not declare that it reads the table {name!r} of {self.name}; "
+                f"this stage does not declare that it reads the {name!r} table of {self.name}; "
                 "add the table to `reads` in the declaration of the stage"
             )
         if name not in self.manifest["tables"]:

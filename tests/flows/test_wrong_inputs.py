@@ -88,7 +88,8 @@ WRONG_INPUTS = [
     (["run", "smoke", "--set", "name.x=1"], "'name' is a value, not a section"),
     # Answers to questions of the cards
     (answers("missing"), "answers.file: there is no file 'answers/missing.toml'"),
-    (["run", "smoke", "--set", "answers.file=nothing"], "answers.file: there is no file 'nothing'"),
+    (["run", "smoke", "--set", "answers.file=nothing"], "answers.file: 'nothing' is a folder"),
+    (["run", "smoke", "--set", "answers.file=absent"], "answers.file: there is no file 'absent'"),
     ([*answers("missing"), "--dry-run"], "answers.file: there is no file 'answers/missing.toml'"),
     (answers("broken"), "answers/broken.toml is not valid TOML (Invalid value (at line 1"),
     (answers("twice"), "is not valid TOML (a question is answered twice (at line 2"),
