@@ -207,8 +207,11 @@ class RayMapper:
                     "set mapper to processes"
                 ) from error
             environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            address = os.environ.get("RAY_ADDRESS")
             ray.init(
-                num_cpus=None if os.environ.get("RAY_ADDRESS") else self.worker_count,
+                # Without an address, Ray would connect to any cluster that ``ray start`` began.
+                address=address or "local",
+                num_cpus=None if address else self.worker_count,
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,

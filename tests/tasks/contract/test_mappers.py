@@ -264,6 +264,25 @@ def test_a_cluster_of_this_machine_is_left_to_ray(address):
 
 
 @pytest.mark.slow
+def test_without_an_address_no_running_cluster_is_used(monkeypatch):
+    """Ray itself would connect to the cluster that ``ray start`` noted in its folder."""
+    folder = tempfile.mkdtemp(prefix="ray")  # its sockets need a short path
+    Path(folder, "ray").mkdir()
+    Path(folder, "ray", "ray_current_cluster").write_text("127.0.0.1:9")
+    monkeypatch.setenv("RAY_TMPDIR", folder)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    code = (
+        "from hallmark.tasks.contract import Resources, make_mapper\n"
+        "def double(number):\n"
+        "    return 2 * number\n"
+        "with make_mapper('ray', 1) as mapper:\n"
+        "    print([*mapper(double, [(1,), (2,)], Resources())])\n"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.stdout == "[2, 4]\n", process.stderr
+
+
+@pytest.mark.slow
 def test_a_running_cluster_answers(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with socket.create_server(("127.0.0.1", 0)) as free:
