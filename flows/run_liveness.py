@@ -22,6 +22,7 @@ from hallmark.tasks.contract import (
     HallmarkError,
     LeaseHolder,
     Store,
+    TemporaryError,
     is_folder_leased,
     lease_folder,
 )
@@ -50,20 +51,26 @@ def lease_run(store: Store, run_id: str) -> Iterator[None]:
 
 
 def find_reason_of_silence(store: Store, record: Mapping[str, Any]) -> str | None:
-    """Say since when a run without a recorded end gives no sign of life; None if it gives one.
+    """Say since when a run without a recorded end gives no sign of life.
 
     Args:
         store: The store of the run.
         record: Its run.json.
+
+    Returns:
+        The sentence; None if the run gives a sign of life, or if the store does not answer.
     """
     is_leased = last_sign = None
     with suppress(HallmarkError, OSError):  # what somebody else put there is no sign of life
         is_leased = is_folder_leased(_get_lease_folder(store, record["run"]))
     if is_leased:
         return None
-    with suppress(HallmarkError, OSError):
-        last_sign = store.read_modification_time(format_progress_key(record["run"]))
     is_decided = is_leased is False and record["host"] == socket.gethostname()
+    try:
+        last_sign = store.read_modification_time(format_progress_key(record["run"]))
+    except (HallmarkError, OSError) as error:
+        if isinstance(error, TemporaryError) and not is_decided:
+            return None
     if last_sign is not None and not is_decided:
         now = store.read_current_time()
         age_seconds = 0.0 if now is None else (now - last_sign).total_seconds()

@@ -436,6 +436,7 @@ def record_run(
     from hallmark.flows.checkpoint_events import CheckpointAnnouncer
     from hallmark.tasks.contract import (
         BackgroundListener,
+        Event,
         LastStageReached,
         Session,
         make_mapper,
@@ -494,7 +495,8 @@ def record_run(
         progress_listener.write_file()
         run.save()
         assign_run_number(store, run.id)  # now others list the run, and read its run.json
-        wait_for_exclusive_uses(store)
+        # A run that waits for long stays alive for other hosts.
+        wait_for_exclusive_uses(store, lambda: progress_listener(Event("silence", "")))
         frontend.on_run_start(run)
         signs_of_life.callback(frontend.on_run_end, run)
         report = signs_of_life.enter_context(

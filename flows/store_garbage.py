@@ -21,7 +21,6 @@ from typing import Literal
 from hallmark.flows.checkpoint_versions import COPIES_FOLDER
 from hallmark.flows.checkpoint_watch import WATCHED_PREFIX
 from hallmark.flows.document_purge import is_unrelated_training
-from hallmark.flows.runs import read_runs_and_problems
 from hallmark.flows.store_references import StoreReferences, read_store_references
 from hallmark.flows.store_use import (
     EXCLUSIVE_KINDS,
@@ -168,17 +167,14 @@ def collect_garbage(
                     f"{use} works on the store {store.uri}, so nothing was removed; wait until it "
                     "has ended, then repeat the command"
                 )
+        # A run is read once: one that cannot be read now is a problem, and never an ended run.
+        references = read_store_references(store)
         in_use_by = next(
-            (
-                f"run {run.id} on {run.record['host']}"
-                for run in read_runs_and_problems(store)[0]
-                if run.status == "running"
-            ),
+            (f"run {run.id} on {run.record['host']}" for run in references.running),
             str(other_uses[0]) if other_uses else None,
         )
         if in_use_by is None and not got_lock:
             in_use_by = "another process of this machine"
-        references = read_store_references(store)
         report = GarbageReport(store.uri, delete, in_use_by, references.problems)
         finder = _GarbageFinder(store, references, in_use_by is None, unfinished_hours)
         for item in finder.iter_garbage():

@@ -184,6 +184,7 @@ class StoreReferences:
     """What the runs, reviews and releases of a store refer to.
 
     Attributes:
+        running: The runs that are still executed.
         names_by_run: The artifacts of each run, by its id.
         names_of_decisions: The artifacts of the cards that reviews are about, and of the
             checkpoints that were reviewed or released.
@@ -192,6 +193,7 @@ class StoreReferences:
             unknown.
     """
 
+    running: list[Run]
     names_by_run: dict[str, set[str]]
     names_of_decisions: set[str]
     graph: ArtifactGraph
@@ -205,6 +207,8 @@ class StoreReferences:
 def read_store_references(store: Store) -> StoreReferences:
     """Read what the runs, reviews and releases of a store refer to."""
     runs, problems = read_runs_and_problems(store)
+    # This reads the record of a run again if the run has ended meanwhile, so it comes first.
+    running = [run for run in runs if run.status == "running"]
     graph = ArtifactGraph(store)
     graph.collect(name for run in runs for name in list_run_artifacts(run))  # in one go
     names_by_run = {run.id: {*graph.collect(list_run_artifacts(run))} for run in runs}
@@ -212,7 +216,7 @@ def read_store_references(store: Store) -> StoreReferences:
     names_of_decisions = {*graph.collect(decision_roots)}
     problems = [problem.removeprefix("skipped: ") for problem in problems] + decision_problems
     problems += [node.problem for node in graph.nodes.values() if node.problem is not None]
-    return StoreReferences(names_by_run, names_of_decisions, graph, problems)
+    return StoreReferences(running, names_by_run, names_of_decisions, graph, problems)
 
 
 def _find_decided_artifacts(

@@ -20,7 +20,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -143,13 +143,19 @@ def has_dead_writer(store: Store, key: str) -> bool:
     return match is not None and is_folder_leased(_get_lease_folder(store, match[1])) is False
 
 
-def wait_for_exclusive_uses(store: Store) -> None:
-    """Wait until no purge and no garbage collection works on a store."""
+def wait_for_exclusive_uses(store: Store, on_wait: Callable[[], None] = lambda: None) -> None:
+    """Wait until no purge and no garbage collection works on a store.
+
+    Args:
+        store: The store.
+        on_wait: Function that is called about every CHECK_INTERVAL_SECONDS of the wait.
+    """
     was_reported = False
     while uses := [use for use in list_uses(store) if use.kind in EXCLUSIVE_KINDS]:
         if not was_reported:
             log.warning("waiting for %s, which works on the store %s", uses[0], store.uri)
             was_reported = True
+        on_wait()
         time.sleep(CHECK_INTERVAL_SECONDS)
 
 

@@ -20,7 +20,7 @@ from hallmark.flows.document_purge import check_store_is_idle
 from hallmark.flows.run_liveness import find_reason_of_silence, lease_run
 from hallmark.flows.run_progress import format_progress_key
 from hallmark.flows.runs import Run, open_run, read_all_runs
-from hallmark.tasks.contract import Store, object_store
+from hallmark.tasks.contract import Store, TemporaryError, object_store
 
 HERE = socket.gethostname()
 PROJECT_FOLDER = Path(__file__).parents[2]
@@ -191,6 +191,22 @@ def test_what_somebody_else_put_there_is_no_sign_of_life(store, tmp_path):
     lease.unlink()
     lease.symlink_to(lease)
     assert "no sign of life" in find_reason_of_silence(store, run.record)
+
+
+def test_a_store_that_does_not_answer_interrupts_no_run(store, monkeypatch):
+    run = make_silent_run(store, host="host-a")
+    assert "no sign of life" in find_reason_of_silence(store, run.record)
+
+    def fail(key):
+        raise TemporaryError("the store does not answer")
+
+    monkeypatch.setattr(store, "read_modification_time", fail)
+    assert find_reason_of_silence(store, run.record) is None
+    lease = store.work_folder / "run-r" / "lease"
+    lease.parent.mkdir(parents=True)
+    lease.touch()  # as a dead process of this host leaves it
+    here = run.record | {"host": HERE}
+    assert "no sign of life" in find_reason_of_silence(store, here)
 
 
 @contextmanager

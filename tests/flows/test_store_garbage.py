@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hallmark.flows import store_use
+from hallmark.flows import run_progress, store_use
 from hallmark.flows.commands.du import render_usage
 from hallmark.flows.commands.gc import build_report_fields, gc, render_garbage
 from hallmark.flows.commands.verify import verify_store
@@ -30,6 +30,7 @@ from hallmark.tasks.contract import (
     HallmarkError,
     Session,
     Store,
+    TemporaryError,
     UsageError,
     lease_folder,
     list_stored_areas,
@@ -205,6 +206,25 @@ def test_a_long_silent_file_is_removed_even_during_a_run(folder_store):
         }
 
 
+def test_a_run_that_cannot_be_read_for_a_moment_loses_nothing(store, tmp_path, monkeypatch):
+    """Its first stages are committed, but their artifacts are not in run.json yet."""
+    other_host = Store(store.uri, tmp_path / "other host")
+    get, failures = Store.get, []
+    with record_run("corpus", load_config("smoke"), other_host) as run:
+        artifact = make_orphan(other_host)
+
+        def fail_once(self, key):
+            if key == f"runs/{run.id}/run.json" and not failures:
+                failures.append(key)
+                raise TemporaryError("the store does not answer")
+            return get(self, key)
+
+        monkeypatch.setattr(Store, "get", fail_once)
+        report = collect_garbage(store, delete=True)
+        assert failures and report.problems == ["the store does not answer"]
+        assert artifact in list_artifact_names(store)
+
+
 def test_a_copy_into_the_store_keeps_what_arrived(store, tmp_path):
     orphan = make_orphan(store)
     with announce_use(store, "copy"):
@@ -243,6 +263,31 @@ def test_a_run_on_another_host_waits_for_a_collection(store, tmp_path, caplog):
         assert not started.is_set()
     thread.join(timeout=60)
     assert started.is_set()
+
+
+def test_a_run_that_waits_for_long_gives_signs_of_life(store, tmp_path, monkeypatch):
+    """Else the next collection on another host would take it for a dead run."""
+    other_host = Store(store.uri, tmp_path / "other host")
+    monkeypatch.setattr(run_progress, "WRITE_INTERVAL_SECONDS", 0.0)
+    put, written = Store.put, []
+
+    def record_key(self, key, data):
+        written.append(key.rsplit("/", 1)[-1])
+        return put(self, key, data)
+
+    monkeypatch.setattr(Store, "put", record_key)
+
+    def execute():
+        with record_run("corpus", load_config("smoke"), other_host):
+            pass
+
+    thread = threading.Thread(target=execute)
+    with announce_use(store, "gc"):
+        thread.start()
+        while written.count("progress.json") < 3:
+            assert thread.is_alive()
+    thread.join(timeout=60)
+    assert not thread.is_alive()
 
 
 def test_the_announcement_of_a_killed_command_does_not_count(store, tmp_path, monkeypatch):
@@ -291,11 +336,12 @@ def test_collections_in_a_loop_harm_no_run_of_another_host(store, tmp_path):
     )
     command = [sys.executable, "-c", code, store.uri, str(tmp_path / "other host")]
     process = subprocess.Popen(command, cwd=PROJECT_FOLDER, stderr=subprocess.PIPE, text=True)
-    uses = set()
+    reports = []
     while process.poll() is None:
-        uses.add(collect_garbage(store, delete=True).in_use_by)
-    assert process.returncode == 0, process.stderr.read()
-    assert len({use for use in uses if use is not None}) >= 2
+        reports.append(collect_garbage(store, delete=True))
+    removed = [(report.in_use_by, list_garbage(report)) for report in reports if report.garbage]
+    assert process.returncode == 0, f"{process.stderr.read()}\nremoved: {removed}"
+    assert len({report.in_use_by for report in reports} - {None}) >= 2
     assert [run.status for run in read_all_runs(store)] == ["completed"] * 6
     assert verify_store(store).damage_messages == []
     assert not {kind for kind, _ in list_garbage(collect_garbage(store, delete=True))} - {"cache"}
