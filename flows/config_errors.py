@@ -34,8 +34,9 @@ EXPECTED_BY_ERROR_TYPE = {
 #: Number of problems that an error describes, and of characters of each part of a key.
 MAX_DESCRIBED_PROBLEMS, MAX_KEY_CHARACTERS = 10, 80
 
-#: Number of characters of the sentence of one problem, which may repeat a value.
-MAX_SENTENCE_CHARACTERS = 1000
+#: Number of characters of the sentence of one problem, which may repeat a value, and of the
+#: sentences of all problems after the first.
+MAX_SENTENCE_CHARACTERS, MAX_DESCRIPTION_CHARACTERS = 1000, 2000
 
 ROOT_KEY_HINT = "write the key at the top of the file, above the first [table]"
 
@@ -55,10 +56,12 @@ def format_validation_error(
         model: The model of the config.
     """
     problems = error.errors()
-    sentences = [
-        _format_problem(problem, config_tree, root_keys, model)
-        for problem in problems[:MAX_DESCRIBED_PROBLEMS]
-    ]
+    sentences: list[str] = []
+    for problem in problems[:MAX_DESCRIBED_PROBLEMS]:
+        sentence = _format_problem(problem, config_tree, root_keys, model)
+        if sentences and len("; ".join([*sentences, sentence])) > MAX_DESCRIPTION_CHARACTERS:
+            break
+        sentences.append(sentence)
     if hidden_count := len(problems) - len(sentences):
         sentences.append(f"and {format_count(hidden_count, 'other problem')}")
     return "; ".join(sentences)

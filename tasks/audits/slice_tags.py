@@ -47,6 +47,7 @@ SYSTEM_TITLES = {
 #: Names of tags in words, where these differ from the name itself.
 TAG_TITLES = {
     "assigned_trait_share": "planted share",
+    "completion_count": "completions per prompt",
     "distance": "words between noun and verb",
     "draw_count": "continuations",
     "equal_token_counts": "equal number of tokens",

@@ -81,6 +81,17 @@ def test_of_many_problems_the_first_are_described_and_the_others_counted(tmp_pat
     assert re.search(r"key\d: there is no such key" + ending + "$", str(error.value))
 
 
+def test_the_sentences_of_many_problems_have_a_length_limit():
+    """The allowed values of each wrong entry made a sentence of thousands of characters."""
+    wrong_types = ", ".join(f"'TYPE{number}'" for number in range(30))
+    with pytest.raises(UsageError) as error:
+        load_config("smoke", [f"find_personal_data.types=[{wrong_types}]"])
+    message = str(error.value)
+    described = message.count("must be 'SECRET'")
+    assert 1 <= described < 10 and len(message) < 2_200
+    assert message.endswith(f"; and {30 - described} other problems")
+
+
 def test_the_schema_for_hints_is_built_once(tmp_path, monkeypatch):
     built = []
     build = Config.model_json_schema
