@@ -373,10 +373,8 @@ def _describe_redaction_damage(corpus_artifacts: Mapping[str, Artifact]) -> str:
     """
     for artifact in corpus_artifacts.values():
         for name in _REDACTION_TABLES & {*artifact.tables}:
-            try:
-                artifact[name].verify()
-            except HallmarkError as error:
-                return str(error)
+            if damage := _describe_damage(artifact[name]):
+                return damage
     return ""
 
 
