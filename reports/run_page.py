@@ -30,7 +30,7 @@ MODEL_STAGE_TITLES = {
     "missing_audits": "audits that gave no result",
     "error_rates": "error rates of the audits",
     "compare_with_previous": "comparison with the previous release",
-    "policy": "verdicts of the policy",
+    "policy": "policy verdicts",
 }
 
 #: The titles of the cards, by label.

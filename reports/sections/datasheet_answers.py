@@ -440,7 +440,7 @@ class DatasheetMeasurements:
 
     def describe_offensive_text(self) -> InlineContent:
         """Return the highest toxicity score and what rules did; nothing without scores."""
-        label = "toxicity of documents before the filter"
+        label = "document toxicity before filtering"
         highest, median = (
             self._read_quantile("toxicity", "score", label, quantile) for quantile in (1.0, 0.5)
         )
@@ -452,7 +452,7 @@ class DatasheetMeasurements:
             for element in [" ", *action]
         ]
         return [
-            "Toxicity scores of documents before the filter: highest ",
+            "Document toxicity scores before filtering: highest ",
             ShortFigure(highest),
             ", median ",
             ShortFigure(median),

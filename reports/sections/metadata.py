@@ -28,9 +28,7 @@ def build_metadata_section(corpus: CorpusFigures, *, has_declared_licences: bool
     if not field_rows:
         message = "The documents have no metadata of their own except web addresses and dates."
         if has_declared_licences:
-            message += (
-                " The config states licences of the sources: see “Declarations of the sources”."
-            )
+            message += " The config specifies licences for the sources; see “Source declarations”."
         section.add_blocks(Paragraph([message]))
         return section
     shown_fields = field_rows[: corpus.max_rows]

@@ -327,7 +327,7 @@ def test_a_chart_of_some_parts_says_of_how_many():
     assert drawn(45) == (f"As drawn. {said}", 30)
     assert drawn(30) == ("As drawn.", 30)
     assert drawn(3, "uninformative: X")[0] == (
-        "As drawn. No conclusion follows from these figures, because X."
+        "As drawn. No conclusion can be drawn from these figures, because X."
     )
 
 

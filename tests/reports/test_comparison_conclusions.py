@@ -257,7 +257,7 @@ def test_the_interval_of_the_worst_part_is_corrected_for_the_choice():
 
 def test_without_audits_nothing_is_said_to_be_compared():
     assert build_exclusions_table([], str) == Paragraph(
-        ["No audit of these checkpoints is in the store."]
+        ["The store contains no audits of these checkpoints."]
     )
 
 

@@ -250,11 +250,11 @@ def test_of_planted_associations_each_case_has_its_sentence(session, amounts, ex
         (["exact", "exact; not compared with untrained models, because X"], None),
         (
             ["exact; t prediction test against 20 untrained models"],
-            "The p-value of each figure also takes into account a comparison with",
+            "Each figure's p-value also accounts for a comparison with",
         ),
         (
             ["exact", "exact; t prediction test against 20 untrained models"],
-            "The p-values of 1 of 2 figures also take into account a comparison with",
+            "The p-values of 1 of 2 figures also account for a comparison with",
         ),
     ],
 )
@@ -357,9 +357,9 @@ def test_of_many_parts_the_summary_has_some_and_says_so(session):
     ]
     said = text_of_blocks([build_summary_table(findings_of(membership=rows))])
     assert said.count("Membership inference: Auc") == 5
-    assert "At most 5 figures of an audit are shown; its page has all of them." in said
+    assert "At most 5 figures per audit are shown; the audit page shows the rest." in said
     said = text_of_blocks([build_summary_table(findings_of(membership=rows[:5]))])
-    assert "figures of an audit are shown" not in said
+    assert "figures per audit are shown" not in said
 
 
 def screen_of(audits, failed=(), policy=None):

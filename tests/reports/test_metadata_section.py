@@ -117,7 +117,7 @@ def test_licences_that_the_config_states_are_named_where_documents_have_none(
     section = build_metadata_section(
         CorpusFigures(FigureBook(made), made, 30), has_declared_licences=has_declared_licences
     )
-    assert ("The config states licences of the sources" in text_of_section(section)) == (
+    assert ("The config specifies licences for the sources" in text_of_section(section)) == (
         has_declared_licences
     )
 

@@ -334,7 +334,7 @@ def test_the_p_of_a_chosen_part_is_spoken_of_where_there_is_one(found, caveat, c
         "This is the most harmful of 2 findings of this metric at step 9. "
     ) and text.endswith(".")
     assert ("Some of its change may be due to this selection" in text) == caveat
-    assert ("Its p is corrected for all these findings" in text) == correction
+    assert ("Its p-value is corrected for all of these findings" in text) == correction
 
 
 @pytest.mark.parametrize(

@@ -234,6 +234,6 @@ def test_treatment_of_unscored_documents_is_reported(session, unknown, fate):
         ["scored", "removed: toxicity", "3"],
         [OTHER, fate, "4"],
         [OTHER_SCRIPT, fate, "2"],
-        ["without a visible character", fate, "1"],
+        ["without visible characters", fate, "1"],
     ]
     assert "If a document has no score, its toxicity is unknown, neither high nor low" in said

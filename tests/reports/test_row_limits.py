@@ -109,9 +109,7 @@ def test_of_other_parts_those_furthest_from_the_null_value_are_shown_in_their_or
     shown = first_cells(page, "trade ")
     assert shown == [f"trade {n:02}" for n in range(20, 60)]
     said = " ".join(page.text.split())
-    assert (
-        "40 of 60 findings:" in said and "findings table of the audit_counterfactual stage" in said
-    )
+    assert "40 of 60 findings:" in said and "audit_counterfactual stage's findings table" in said
 
 
 def finding_of(name, value, p=None, **tags):

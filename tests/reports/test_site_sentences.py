@@ -344,7 +344,7 @@ def test_the_status_of_a_run_is_that_of_its_decision_sheet(rows, expected):
         ("ingest", "Corpus", "reading of the sources"),
         ("pretrain", "Training", "training of the model"),
         ("model_card", "Cards", "model card"),
-        ("policy", "Audits", "verdicts of the policy"),
+        ("policy", "Audits", "policy verdicts"),
         ("audit_bias", "Audits", "Bias: findings"),
         ("bias_respond", "Audits", "Bias: responses of the model"),
         (

@@ -300,7 +300,7 @@ def test_the_kind_and_the_size_are_those_of_the_file(cards, made, page):
         "Ġlamp",
     ]
     with pytest.raises(
-        HallmarkError, match=r"the file 'config\.json' of .+ has no rows that support figures"
+        HallmarkError, match=r"the 'config\.json' file of .+ has no rows that support figures"
     ):
         read_file_rows(made.checkpoint, "config.json")
 
@@ -318,7 +318,7 @@ def test_a_unigram_vocabulary_is_a_list(session, made, tmp_path):
 def test_a_damaged_tokenizer_is_named(session, made, tmp_path, text):
     artifacts.checkpoint(tmp_path / "x")
     (tmp_path / "x" / "tokenizer.json").write_text(text)
-    with pytest.raises(HallmarkError, match="is not a valid tokenizer of the tokenizers library"):
+    with pytest.raises(HallmarkError, match="is not a valid tokenizer for the tokenizers library"):
         card_of(made, checkpoint=artifacts.folder_to_artifact(tmp_path / "x", "checkpoint"))
 
 
