@@ -195,7 +195,7 @@ def test_planted_amounts_stand_in_their_order_and_calibrate_the_audits_of_stereo
         ]
         assert "association-strength" in {chart.name for chart in pages.list_charts(card)}
         bias = (pages.write_pages(card) / "audit-bias.html").read_text()
-        assert ("When you interpret these figures" in bias) == seen
+        assert ("When interpreting these figures" in bias) == seen
         assert ("No planted association was found in this model" in bias) == (not seen)
 
 

@@ -241,7 +241,7 @@ def test_model_card_reports_error_rates_of_its_audits(session, tmp_path):
         checkpoint, None, None, audits, {}, None, None, None, None, {}, None, ModelCardConfig()
     )
     text = " ".join(pages.read_whole_card(pages.write_pages(card) / "model_card.html").text.split())
-    assert "are not known, because this store has no study of their current version" in text
+    assert "are not known, because this store has no study of their current versions" in text
 
 
 def test_model_card_reports_candidates_without_a_verdict(session, tmp_path):

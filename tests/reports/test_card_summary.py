@@ -266,12 +266,12 @@ def test_an_audit_that_measured_nothing_is_said_with_its_reason(session):
         "method": "not measured: it is a masked language model",
     }
     tables, _ = missing_results_of(bbq=[missing], weat=[missing, missing])
-    rows = {row[0]: row[1:] for row in tables["Audits without a result or a conclusion"]}
+    rows = {row[0]: row[1:] for row in tables["Audits without a result or conclusion"]}
     for audit in ("bbq", "weat"):
         description = AUDIT_DESCRIPTIONS[audit]
         reason = "measured nothing: it is a masked language model"
         assert rows[description.title] == [reason, description.question]
-    assert "Missing figures and items of audits that gave a result" not in tables
+    assert "Missing figures and items in audits with a result" not in tables
 
 
 def test_controls_pass_and_fail_in_the_words_of_the_headline(session):
@@ -286,7 +286,7 @@ def test_an_audit_that_failed_is_said_with_its_reason(session):
     coverage = find_audit_coverage(findings_of(), failed, [])
     tables, text = missing_results_of(coverage)
     title = AUDIT_DESCRIPTIONS["toxicity"].title
-    first = tables["Audits without a result or a conclusion"][0]
+    first = tables["Audits without a result or conclusion"][0]
     message = AUDIT_DESCRIPTIONS["toxicity"].not_run_message
     assert first == [title, "failed: stage x: no number", message]
     assert text.endswith("\nattention_maps failed: no memory.")
@@ -301,8 +301,8 @@ def test_every_reason_why_an_audit_gave_no_result(session):
         inconclusive={"bias": "the model is too weak for this audit: x is 0"},
     )
     tables, _ = missing_results_of(coverage, bias=[{"metric": "m", "value": 1}])
-    assert [*tables] == ["Audits without a result or a conclusion"]
-    assert [row[:2] for row in tables["Audits without a result or a conclusion"]] == [
+    assert [*tables] == ["Audits without a result or conclusion"]
+    assert [row[:2] for row in tables["Audits without a result or conclusion"]] == [
         ["Associations between words (WEAT)", "the user skipped this audit"],
         [
             "Hurtful completions (HONEST)",
@@ -312,7 +312,7 @@ def test_every_reason_why_an_audit_gave_no_result(session):
         ["Membership inference", "the training corpus is not known"],
         ["Bias", "the model is too weak for this audit: x is 0"],
     ]
-    assert [row[2] for row in tables["Audits without a result or a conclusion"]] == [
+    assert [row[2] for row in tables["Audits without a result or conclusion"]] == [
         *(
             AUDIT_DESCRIPTIONS[audit].not_run_message
             for audit in ("weat", "honest", "bbq", "membership")
@@ -339,7 +339,7 @@ def test_missing_figures_and_items_of_an_audit_are_counted(session):
         AuditCoverage(), bias=[*rows, repeated, control], toxicity=rows, weat=rows[:1]
     )
     [caption] = tables
-    assert caption == "Missing figures and items of audits that gave a result"
+    assert caption == "Missing figures and items in audits with a result"
     assert tables[caption] == [
         ["Toxic continuations", "1 of 2", "–"],
         ["Bias", "1 of 3", "repeated items: 3"],

@@ -220,14 +220,14 @@ def test_the_slope_decides_whether_planted_associations_are_shown(session, slope
     [
         (
             {1.0: (0.2, 0.4)},
-            "shows every planted association that its training text states in at least 100.0 %",
+            "shows every planted association that its training text contains in at least 100.0 %",
         ),
         ({1.0: (-0.2, 0.4)}, "No planted association was found in this model"),
         ({1.0: (0.0, 0.4)}, "No planted association was found in this model"),
         ({1.0: (-0.4, -0.2)}, " (lower), "),
         ({0.5: (0.2, 0.4)}, "No association was planted in more than half"),
         ({1.0: None}, "None of the planted associations could be measured"),
-        ({1.0: 0.4}, "shows the planted associations was not tested: none of their figures has"),
+        ({1.0: 0.4}, "shows the planted associations, because none of their figures has"),
     ],
 )
 def test_of_planted_associations_each_case_has_its_sentence(session, amounts, expected):
@@ -284,7 +284,7 @@ def test_the_caption_of_preferences_says_which_were_compared_with_untrained_mode
 def test_without_planted_associations_the_sensitivity_is_called_not_measured(session):
     """A preference for whole sentences does not show that a stereotype could be found."""
     said = text_of_blocks(describe_smallest_detected_trait_share(findings_of(bias=[])))
-    assert said.startswith("How strong a stereotype must be to be found")
+    assert said.startswith("The minimum strength at which a stereotype is found")
 
 
 # What the head of a card says of audits ----------------------------------------------------------
@@ -413,11 +413,11 @@ def test_the_summary_says_which_figures_are_missing_as_the_findings_do(session, 
     section = build_missing_results_section(findings, coverage)
     tables = {block.caption: block.rows for block in section.blocks if isinstance(block, DataTable)}
     reason_by_title = {
-        row[0]: row[1] for row in tables.get("Audits without a result or a conclusion", [])
+        row[0]: row[1] for row in tables.get("Audits without a result or conclusion", [])
     }
     notes_by_title = {
         row[0]: row[1:]
-        for row in tables.get("Missing figures and items of audits that gave a result", [])
+        for row in tables.get("Missing figures and items in audits with a result", [])
     }
     for name, state in states.items():
         title = get_audit_title(name)

@@ -233,7 +233,7 @@ def test_the_numbers_of_documents_add_up(session, withheld_count, clause, answer
     ("counts", "expected"),
     [
         ({"town": 91}, ""),
-        ({"town": 91, "planted/passage": 1}, " 1 counted mention is in planted documents; every"),
+        ({"town": 91, "planted/passage": 1}, " 1 counted mention is in planted documents, with"),
         (
             {"town": 91, "planted/passage": 64, "planted/record": 2},
             " 66 counted mentions are in planted documents, with every copy included.",
@@ -264,18 +264,18 @@ def test_mentions_in_planted_documents_are_named(session, counts, expected):
 def test_near_copies_are_not_called_missing_where_nobody_looked(session):
     history = artifacts.history()
     said = text_of_section(build_near_duplicates_section(corpus_of(history, duplicates=[])))
-    assert "The corpus was not searched for near copies." in said and "No pair" not in said
+    assert "The corpus was not searched for near-duplicates." in said and "No pair" not in said
     near = deduplicate_near(history["deduplicate"], {}, DeduplicateNearConfig())
     looked = {**history, "deduplicate_near": near}
     said = text_of_section(build_near_duplicates_section(corpus_of(looked, duplicates=[])))
-    assert "No pair of near copies was found." in said and "was not searched for" not in said
+    assert "No near-duplicates were found." in said and "was not searched for" not in said
     config = DeduplicateNearConfig()
     assert (
         "removed each document whose similarity to a kept document is "
         f"{config.similarity_threshold:g} or higher. Pairs with a lower similarity, "
         f"down to {config.cluster_threshold:g}, caused no removals"
     ) in said
-    assert "Recall on planted near copies" not in said
+    assert "Recall on planted near-duplicates" not in said
 
 
 def test_the_recall_of_the_search_is_shown_by_script(session):
@@ -488,8 +488,8 @@ def test_both_intervals_of_the_largest_swap_difference_are_explained(session, ha
     corrected = re.search(r"interval (\S+ to \S+), corrected for the choice", datasheet)
     assert (corrected is not None) == has_interval
     if corrected:
-        assert f"the interval of −0.5000 is {corrected[1]}. " in said
-        assert "among 2 pairs of groups" in said
+        assert "the interval of −0.5000 is corrected for choosing" in said
+        assert f"difference among 2 pairs of groups: {corrected[1]}. " in said
     else:
         assert "is corrected for choosing" not in said
 

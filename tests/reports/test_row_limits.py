@@ -346,5 +346,6 @@ def test_reasons_show_the_largest_of_every_stage(made):
     assert {row[0] for row in grid.rows} == {name_corpus_stage(row["stage"]) for row in rows}
     assert len(grid.rows) < len({(r["stage"], r["action"], r["reason"]) for r in rows})
     assert (
-        "the most frequent reason of every stage; all are in the ledger_summary table" in grid.note
+        "the most frequent reason in every stage; the profile's ledger_summary table lists all"
+        in grid.note
     )
