@@ -27,7 +27,7 @@ from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 class RemovalExperimentCardConfig(StageConfig):
     """Settings of the card of a removal experiment."""
 
-    title: str = Field("Untitled model", description="name of the model")
+    title: str = Field("Untitled model", description="model name")
     max_table_rows: int = Field(
         40,
         ge=1,

@@ -102,4 +102,4 @@ def _encode_value(value: Any) -> Any:
             return value.isoformat()
         case decimal.Decimal() | datetime.timedelta():
             return str(value)
-    raise HallmarkError(f"a card cannot contain values of the type {type(value).__name__}")
+    raise HallmarkError(f"a card cannot contain values of type {type(value).__name__}")

@@ -321,7 +321,7 @@ def describe_lost_differences(compared_rows: Sequence[Row]) -> str:
         return f"{LOST_LEAD} Documents were lost {', and '.join(clauses)}."
     if all(row["lost_verdict"] == "not compared" for row in compared_rows):
         return f"{LOST_LEAD} Lost documents could not be compared."
-    return f"{LOST_LEAD} No group differs significantly in lost documents."
+    return f"{LOST_LEAD} In lost documents, no group differs significantly."
 
 
 # Figures -----------------------------------------------------------------------------------------

@@ -688,8 +688,8 @@ def left_out(config: FoundConfig, context: StageContext) -> None:
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ([], "No document was excluded from training."),
-        ([("planted", "additional_reason")], "No document was excluded from training."),
+        ([], "No documents were excluded from training."),
+        ([("planted", "additional_reason")], "No documents were excluded from training."),
         (
             [("asked for", "removed"), ("planted", "additional_reason")],
             ". Reasons: asked for.",

@@ -290,7 +290,7 @@ def test_the_answer_names_significant_groups_with_share_interval_n_and_rate_of_o
         "Documents were removed significantly more often if they mention men (30.0 % removed, 95 "
         "% interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %). 1 other group shows "
         "no significant difference. “Removed” includes duplicates with a remaining copy; “lost” "
-        "does not. No group differs significantly in lost documents."
+        "does not. In lost documents, no group differs significantly."
     ) in text
     assert "town" not in text and "Jews" not in text
 
@@ -347,8 +347,8 @@ STRONG = [
             "The removal rates, including duplicates, of 2 groups (people and dialects) with at "
             "least 20 documents were compared with those of all other documents from the same "
             "sources. No group differs significantly over all stages together. “Removed” includes "
-            "duplicates with a remaining copy; “lost” does not. No group differs significantly in "
-            "lost documents.",
+            "duplicates with a remaining copy; “lost” does not. In lost documents, no group "
+            "differs significantly.",
         ),
         (
             [group("men", removed=5, **LESS), group("women"), group("Jews")],

@@ -550,5 +550,5 @@ def test_a_smoothed_loss_says_so(steps, mean_of, checkpoints):
     [chart] = build_loss_chart(Log([2.0] * steps, checkpoints))
     smoothing = f"Each point on the training curve is the mean of up to {mean_of} steps."
     assert (smoothing in chart.caption) == (mean_of > 1)
-    assert ("Losses at the checkpoints are in the table." in chart.caption) == bool(checkpoints)
+    assert ("The table lists the losses at the checkpoints." in chart.caption) == bool(checkpoints)
     assert build_loss_chart(Log([None] * steps, checkpoints)) == []

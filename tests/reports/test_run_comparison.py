@@ -163,8 +163,8 @@ def test_what_changed_comes_first_and_equal_findings_are_hidden(session, tmp_pat
     assert "1 finding has the same value before and after (for example" in text
     command = render_comparison(report)
     assert (
-        "1 finding has the same value for every checkpoint (for example, the value of a baseline "
-        "on the same text); --json lists all findings"
+        "1 finding has the same value for every checkpoint (for example, a baseline on the same "
+        "text); --json lists all findings"
     ) in command
     assert command.index("what changed") < command.index("other findings")
 
@@ -174,7 +174,7 @@ def test_a_run_that_is_equal_shows_no_change(session, tmp_path):
         compared("a", audits_of(0), {"seed": 1}), compared("b", audits_of(0), {"seed": 1})
     )
     text = " ".join(read_page(comparison, tmp_path).text.split())
-    assert "All settings of the two runs are equal." in text
+    assert "The two runs have the same settings." in text
     assert "No finding shows a change." in text
     assert "3 findings have the same value before and after" in text
 

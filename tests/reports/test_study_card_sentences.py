@@ -69,7 +69,7 @@ def detection(value, low=None, high=None, effect=True, amount=64.0, kind="canary
 
 #: How the sentence about an effect ends that is found too rarely.
 TOO_WEAK = (
-    " less than the required 95.0 %, so with these settings the audit is too weak for this effect."
+    " less than the required 95.0 %, so the audit is too weak for this effect with these settings."
 )
 
 
@@ -78,13 +78,11 @@ TOO_WEAK = (
     [
         (
             0.95,
-            "every audit for which an effect was planted detects its largest effect in at least "
-            "95 %",
+            "every audit with a planted effect detects its largest effect in at least 95 %",
         ),
         (
             1.0,
-            "every audit for which an effect was planted detects its largest effect in at least "
-            "95 %",
+            "every audit with a planted effect detects its largest effect in at least 95 %",
         ),
         (0.949, f"Planted secrets at 64 (copies): found in 94.9 %, 0.10 points{TOO_WEAK}"),
         (0.9499, f"Planted secrets at 64 (copies): found in 95.0 %, 0.01 points{TOO_WEAK}"),
@@ -124,9 +122,9 @@ def test_the_largest_effect_is_found_in_95_percent_or_it_is_said_by_how_much_not
             detection(1.0),
             {("canary", 64.0): 3},
             "note",
-            "Detection: every audit for which an effect was planted detects the largest effect "
-            "on which it reached a verdict in at least 95 % of cases; 3 at 64 (copies) could not "
-            "be judged (planted secrets).",
+            "Detection: every audit with a planted effect detects the largest effect on which it "
+            "reached a verdict in at least 95 % of cases; 3 at 64 (copies) could not be judged "
+            "(planted secrets).",
         ),
         (
             detection(0.0),
@@ -167,16 +165,16 @@ def test_of_few_trials_only_what_holds_says_little(trials, value):
         (
             {"canary": figure(0.5, 0.05, 0.9), "speech": figure(0.2)},
             "good",
-            "False alarms: no audit is shown to give a false alarm for more than 5 % of the "
-            "candidates without an effect; the highest rate is 50.0 % (5.0 % to 90.0 %), "
-            "Planted secrets.",
+            "False alarms: no audit is shown to produce a false alarm for more than 5 % of the "
+            "candidates without an effect; the highest rate is 50.0 % (5.0 % to 90.0 %), Planted "
+            "secrets.",
         ),
         (
             {"canary": figure(0.0, 0.0, 0.1), "speech": figure(None)},
             "good",
-            "False alarms: no audit is shown to give a false alarm for more than 5 % of the "
-            "candidates without an effect; the highest rate is 0.0 % (0.0 % to 10.0 %), "
-            "Planted secrets.",
+            "False alarms: no audit is shown to produce a false alarm for more than 5 % of the "
+            "candidates without an effect; the highest rate is 0.0 % (0.0 % to 10.0 %), Planted "
+            "secrets.",
         ),
         (
             {"canary": figure(0.5, 0.051, 0.9), "speech": figure(0.2)},
@@ -321,27 +319,31 @@ def test_whether_there_is_something_to_find_is_said_of_each_amount(effect, cell)
 @pytest.mark.parametrize(
     ("changes", "present", "absent"),
     [
-        ({}, "No interval of this audit can be compared with a true value.", "False alarms among"),
+        (
+            {},
+            "None of this audit's intervals can be compared with a true value.",
+            "False alarms among",
+        ),
         (
             {"alarms": {"canary": figure(0.05)}},
             "False alarms among candidates without an effect: 5.0 %. The correction allows a false "
             "alarm of this kind in at most 5 % of trials, so at most 5 %",
-            "is simultaneous for all kinds",
+            "is simultaneous for all candidate kinds",
         ),
         (
             {"alarms": {"canary": figure(0.05, 0.01, 0.2, confidence_level=1 - 0.05 / 6)}},
-            "; the 99.17 % interval is simultaneous for all kinds of candidates. The correction",
+            "; the 99.17 % interval is simultaneous for all candidate kinds. The correction",
             "could not be judged",
         ),
         (
             {"coverage": {"canary": figure(0.95)}},
             "in 95.0 % of cases.",
-            "No interval of this audit",
+            "None of this audit's intervals",
         ),
         (
             {"coverage": {"canary": figure(0.95)}, "incomparable": 2},
             "Not counted: 2 candidates, which lack a two-sided interval",
-            "No interval of this audit",
+            "None of this audit's intervals",
         ),
         (
             {"unjudged": {("canary", 8.0): 2}},
@@ -358,8 +360,8 @@ def test_a_kind_of_candidates_has_the_sentences_that_its_rates_allow(changes, pr
 @pytest.mark.parametrize(
     ("removed", "lineage", "said"),
     [
-        ([], {}, "No model was retrained without the named documents."),
-        ([], {"retrained_verdicts": ["a"]}, "No figure of a model that was retrained without"),
+        ([], {}, "No model was retrained without the listed documents."),
+        ([], {"retrained_verdicts": ["a"]}, "No figure from a model retrained without"),
         (["removed"], {"retrained_verdicts": ["a"]}, "Planted secrets, without the documents"),
         (
             ["random"],
