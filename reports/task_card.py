@@ -204,7 +204,7 @@ class TaskCardBuilder:
                 noun, verb = ("row", verbs[0]) if figure.value == 1 else ("rows", verbs[1])
                 content: InlineContent = [
                     ShortFigure(figure),
-                    f" {noun} of the test {verb} {warning_text}",
+                    f" test {noun} {verb} {warning_text}",
                 ]
                 callouts.append(Callout("bad", content))
         return callouts

@@ -299,27 +299,27 @@ def test_where_the_test_rows_come_from_follows_from_the_config(counts, test_path
 @pytest.mark.parametrize(
     ("category", "rows", "said"),
     [
-        ("text also in train", 3, "3 rows of the test contain a text that is also in the training"),
-        ("text also in train", 1, "1 row of the test contains a text that is also in the training"),
+        ("text also in train", 3, "3 test rows contain a text that is also in the training"),
+        ("text also in train", 1, "1 test row contains a text that is also in the training"),
         (
             "a label never seen in train",
             3,
-            "3 rows of the test have a label not found in any training row",
+            "3 test rows have a label not found in any training row",
         ),
         (
             "a label never seen in train",
             1,
-            "1 row of the test has a label not found in any training row",
+            "1 test row has a label not found in any training row",
         ),
         (
             "cut to the context",
             3,
-            "3 rows of the test were truncated, because the text did not fit into",
+            "3 test rows were truncated because the text did not fit into",
         ),
         (
             "cut to the context",
             1,
-            "1 row of the test was truncated, because the text did not fit into",
+            "1 test row was truncated because the text did not fit into",
         ),
     ],
 )
