@@ -144,20 +144,19 @@ class ModelCardConfig(StageConfig):
         ge=1,
         le=1000,
         description=(
-            "maximum number of rows in each table of the card; rows about groups of people are "
-            "always shown"
+            "maximum number of rows in each card table; rows about groups of people are always "
+            "shown"
         ),
     )
     redaction_threshold: float = Field(
         OFFENSIVE_TOXICITY,
         ge=0,
         le=1,
-        description="lowest toxicity score at which pages hide a text",
+        description="minimum toxicity score at which pages hide a text",
     )
     answers: ModelCardAnswers = Field(
         {},
-        description="answers given by a person, keyed by question id; they are read from "
-        "answers.file",
+        description="answers given by a person, keyed by question id and read from answers.file",
     )
 
 

@@ -33,8 +33,8 @@ class RemovalExperimentCardConfig(StageConfig):
         ge=1,
         le=1000,
         description=(
-            "maximum number of rows in each table of the card; rows about groups of people are "
-            "always shown"
+            "maximum number of rows in each card table; rows about groups of people are always "
+            "shown"
         ),
     )
 

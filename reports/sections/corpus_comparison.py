@@ -197,7 +197,7 @@ _TABLES = (
     ),
     _TableSpecification("Personal data found", ("type",), "spans", PROFILE, _read_personal_data),
     _TableSpecification(
-        "Error rates of the toxicity filter",
+        "Toxicity filter error rates",
         ("source", "stage", "documents", "measure"),
         "share",
         CURATION_EVALUATION,

@@ -19,7 +19,7 @@ from hallmark.reports.sections.curation_evaluation import (
 from hallmark.tasks.contract import Row
 
 #: The title of the section, and the one if no source has known content.
-SECTION_TITLE = "Error rates of the toxicity filter"
+SECTION_TITLE = "Toxicity filter error rates"
 TITLE_WITHOUT_RATES = "Toxicity filter: error rates not measured"
 
 

@@ -552,7 +552,7 @@ OTHER_HARMLESS = rate("no rude speech, dialect", "false alarms", 0, 464)
     [
         (None, "See “Toxicity filter: error rates not measured”."),
         ([], "See “Toxicity filter: error rates not measured”."),
-        ([OTHER_HARMLESS], "See “Error rates of the toxicity filter”."),
+        ([OTHER_HARMLESS], "See “Toxicity filter error rates”."),
         (
             [rate("rude speech", "recall", 0, 0), rate("no rude speech", "false alarms", 0, 0)],
             "See “Toxicity filter: error rates not measured”.",
@@ -561,19 +561,19 @@ OTHER_HARMLESS = rate("no rude speech, dialect", "false alarms", 0, 464)
             [RUDE, HARMLESS, OTHER_HARMLESS],
             "In the invented documents from the “town” source, the toxicity filter flagged 62.6 % "
             "of the documents with rude speech and 0.12 % of those without rude speech. See "
-            "“Error rates of the toxicity filter”.",
+            "“Toxicity filter error rates”.",
         ),
         (
             [rate("rude speech", "recall", 0, 0), HARMLESS],
             "In the invented documents from the “town” source, the toxicity filter flagged 0.12 % "
-            "of the documents without rude speech. See “Error rates of the toxicity filter”.",
+            "of the documents without rude speech. See “Toxicity filter error rates”.",
         ),
         (
             [RUDE, OTHER_HARMLESS, {**HARMLESS, "source": "port"}],
             "In the invented documents from the “town” source, the toxicity filter flagged 62.6 % "
             "of the documents with rude speech. In the invented documents from the “port” source, "
-            "the toxicity filter flagged 0.12 % of the documents without rude speech. See “Error "
-            "rates of the toxicity filter”.",
+            "the toxicity filter flagged 0.12 % of the documents without rude speech. See "
+            "“Toxicity filter error rates”.",
         ),
     ],
 )
