@@ -321,7 +321,8 @@ class DatasheetBuilder:
         ]
         licence_note = (
             "The “licence” metadata field contains a document's licence. If it is missing, the "
-            "config specifies the source's licence. Hallmark does not search texts for licences."
+            "config specifies the source's licence. Hallmark does not search the text for "
+            "licences."
         )
         return Section("Distribution", [DefinitionList(entries), Paragraph([licence_note])])
 

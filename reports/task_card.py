@@ -154,9 +154,7 @@ class TaskCardBuilder:
         count_content: InlineContent = (
             ["."] if test_row_count is None else [": ", test_row_count, f", which {test_origin}."]
         )
-        scope_note = (
-            " Results on other texts, and harm that the model can cause, were not measured."
-        )
+        scope_note = " Results on other text, and harm that the model can cause, were not measured."
         return [
             *self.scores.build_comparison_callouts(),
             Paragraph(["The test rows come from the user", *count_content, scope_note]),
@@ -455,7 +453,7 @@ class TaskCardBuilder:
             ),
             Paragraph(
                 [
-                    "The numbers link to the rows. No page shows texts from the user's table or "
+                    "The numbers link to the rows. No page shows text from the user's table or "
                     "the model's answers, because no scorer has checked them; they are identified "
                     "by file and row number. With ",
                     Code("hallmark export-site RUN --unredacted"),
@@ -502,10 +500,7 @@ class TaskCardBuilder:
                 "learnt something that the method cannot use, but it may still not be good enough "
                 "for the task."
             ],
-            [
-                "Intervals describe chance variation over rows like these. Other texts may be "
-                "harder."
-            ],
+            ["Intervals describe chance variation over rows like these. Other text may be harder."],
             [
                 "No audit was run: toxicity, bias and repeated training text were not measured. "
                 "Audits require a language model; see the base checkpoint's model card."

@@ -48,8 +48,8 @@ def hash_evidence_tables(tables: Mapping[str, pa.Table], card_name: str) -> str:
     names = [name for name in EVIDENCE_TABLES if name in tables]
     if not names:
         raise HallmarkError(
-            f"{card_name} has none of the tables {', '.join(EVIDENCE_TABLES)}, so it is not a card "
-            "that can be reviewed"
+            f"{card_name} has none of the required tables ({', '.join(EVIDENCE_TABLES)}), so it "
+            "is not a card that can be reviewed"
         )
     for name in names:
         table = tables[name]

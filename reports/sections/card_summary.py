@@ -493,7 +493,7 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
             "where there is none. Do not use the results of these audits until the cause is known."
         ]
     else:
-        sentences = ["All controls of the audits and baselines gave the expected result."]
+        sentences = ["All audit and baseline controls gave the expected result."]
     sentences.append(_format_as_sentence(count_control_results(controls)))
     if collect_scorer_limits(control.row for control in controls):
         sentences.append(
@@ -722,8 +722,8 @@ def _describe_omitted_harms(
     return [
         Paragraph(
             [
-                "This list contains only the largest finding for each metric of an audit, and at "
-                f"most {MAX_SHOWN_FINDINGS} findings. It omits "
+                "This list contains only the largest finding for each audit metric, and at most "
+                f"{MAX_SHOWN_FINDINGS} findings. It omits "
                 f"{format_count(omitted_count, 'further harm')}; to list all of them, run "
                 "hallmark findings."
             ]

@@ -399,7 +399,7 @@ def build_toxicity_section(corpus: CorpusFigures) -> Section:
             build_toxicity_status_table(corpus),
             Paragraph(
                 [
-                    "The scorer reads only texts in languages that it supports. If a document has "
+                    "The scorer reads only text in languages that it supports. If a document has "
                     "no score, its toxicity is unknown, neither high nor low. A rule removes "
                     "documents without a score only if it is configured to; the recorded reason "
                     "is then the rule's name followed by “unknown”. The scorer is "

@@ -528,12 +528,12 @@ class DatasheetMeasurements:
         """Name the groups of people that texts mention, the most frequent first."""
         groups = self._list_values_by_count("identities", "group_name", "mentions")
         if not groups:
-            return ["No text mentions a group of people from the word list."]
+            return ["No document mentions a group of people from the word list."]
         mentions = self._sum(
             "identities", "mentions", "mentions", "number of mentions of groups of people"
         )
         return [
-            f"Texts mention these groups of people: {'; '.join(groups)} (",
+            f"Documents mention these groups of people: {'; '.join(groups)} (",
             mentions,
             ").",
         ]

@@ -440,7 +440,7 @@ class ErrorRates:
                     [
                         *parts,
                         ". The models trained on these corpora are small; error rates for other "
-                        "models and texts may differ.",
+                        "models and text may differ.",
                     ]
                 )
             )

@@ -363,11 +363,10 @@ COUNT = len(AUDIT_DESCRIPTIONS)
 def test_a_blind_scorer_breaks_no_audit(session):
     said, _ = screen(failed=("scorer",))
     assert said["Do the audits work?"].startswith(
-        "All controls of the audits and baselines gave the expected result. Controls with the "
-        f"expected result: audits {COUNT} of {COUNT}, baselines {COUNT} of {COUNT}, this model "
-        f"{COUNT} of {COUNT}, scorers 1 of 2 (1 failed). Figures based on a scorer do not cover "
-        "harmful text that the scorer misses; “Limits” on the first screen lists the affected "
-        "types of text."
+        "All audit and baseline controls gave the expected result. Controls with the expected "
+        f"result: audits {COUNT} of {COUNT}, baselines {COUNT} of {COUNT}, this model {COUNT} of "
+        f"{COUNT}, scorers 1 of 2 (1 failed). Figures based on a scorer do not cover harmful text "
+        "that the scorer misses; “Limits” on the first screen lists the affected types of text."
     )
     said, _ = screen(failed=("scorer", "instrument"))
     assert said["Do the audits work?"].startswith("No: Bias did not detect a known effect, or ")
@@ -410,7 +409,7 @@ def test_a_broken_instrument_is_no_weak_model(session, tests):
 def test_a_weak_model_breaks_no_instrument(session):
     said, _ = screen(failed=("model",))
     text = said["Do the audits work?"]
-    assert text.startswith("All controls of the audits and baselines gave the expected res")
+    assert text.startswith("All audit and baseline controls gave the expected res")
     assert f"this model {COUNT - 1} of {COUNT} (1 failed), scorers 1 of 1." in text
     assert text.endswith(
         "model is too weak for 1 audit, so the card draws no conclusion from its figures. Too "
@@ -500,7 +499,7 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
         "choice, the interval is "
     ) in further
     assert (
-        "This list contains only the largest finding for each metric of an audit, and at most 5 "
+        "This list contains only the largest finding for each audit metric, and at most 5 "
         "findings. It omits 9 further harms; to list all of them, run hallmark findings."
     ) in further
 

@@ -265,7 +265,7 @@ def test_measured_answers_state_what_the_profile_counts(session):
     assert (
         groups
         and (
-            f". Texts mention these groups of people: {'; '.join(groups)} "
+            f". Documents mention these groups of people: {'; '.join(groups)} "
             f"({sum(mentions.values())} mentions). Health conditions"
         )
         in answers["composition_sensitive"]
@@ -292,7 +292,7 @@ def test_no_kind_of_group_is_named_where_no_text_mentions_one(session):
     made = {**history, "profile": profile}
     measurements = DatasheetMeasurements(CorpusFigures(FigureBook(made), made, 30))
     text = text_of_parts(measurements.describe_sensitive_data())
-    assert ". No text mentions a group of people from the word list. Health conditions" in text
+    assert ". No document mentions a group of people from the word list. Health conditions" in text
 
 
 def test_an_empty_corpus_measures_only_counts(session):
