@@ -182,7 +182,7 @@ def test_units_are_named_by_their_kind(session, kind, null):
         ([MISSED], "0 of 1 criterion is met.", "bad"),
         ([REACHED, UNKNOWN], "1 of 2 criteria are met.", "bad"),
         ([REACHED] * 2, "2 of 2 criteria are met.", "good"),
-        ([], "There are no criteria to check: ", "note"),
+        ([], "There are no criteria to check, because ", "note"),
     ],
 )
 def test_lines_that_are_reached_are_counted(session, criteria, summary, look):

@@ -435,8 +435,8 @@ def test_the_duration_of_a_run_is_in_words(ended, expected):
     ("doc_ids", "start", "pronoun"),
     [
         ([], "", ""),
-        (["a"], "1 document from the corpus was purged: its text is no longer", "count it,"),
-        (["a", "a"], "1 document from the corpus was purged: its text is no longer", "count it,"),
+        (["a"], "1 document from the corpus was purged: its text is no longer", "include it,"),
+        (["a", "a"], "1 document from the corpus was purged: its text is no longer", "include it,"),
         (["a", "b"], "2 documents from the corpus were purged: their texts are no longer", "them,"),
         ([str(n) for n in range(1234)], "1,234 documents from the corpus were purged", "them,"),
     ],
