@@ -115,7 +115,7 @@ def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
         made.checkpoint, left, None, {}, {}, None, None, None, None, {}, None, ModelCardConfig()
     )
     text = pages.text_of(card, "model_card")
-    assert left["samples"].row_count and "No text generated" not in text
+    assert left["samples"].row_count and "No text that the model wrote" not in text
     only = score_samples(only_step(left, EmptyConfig()), ScoreSamplesConfig())
     section = build_samples_section(FigureBook({"score_samples": only}), only, Redactor())
     assert (
