@@ -100,10 +100,12 @@ def find_related_cards(
             run_by_card[name] = other_id
     runs = [*run_by_card.values()]
     if card == MODEL_CARD:
-        return [CardLink("Datasheet of the training corpus", run, DATASHEET) for run in runs[:1]]
+        return [CardLink("Datasheet for the training corpus", run, DATASHEET) for run in runs[:1]]
     if len(runs) == 1:
-        return [CardLink("Model card of the trained model", runs[0], MODEL_CARD)]
-    return [CardLink(f"Model card of run {run}", run, MODEL_CARD) for run in runs[:MAX_MODEL_CARDS]]
+        return [CardLink("Model card for the trained model", runs[0], MODEL_CARD)]
+    return [
+        CardLink(f"Model card for run {run}", run, MODEL_CARD) for run in runs[:MAX_MODEL_CARDS]
+    ]
 
 
 def insert_related_links(page: Path, links: Sequence[CardLink]) -> None:

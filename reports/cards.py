@@ -123,9 +123,9 @@ def find_required_artifact(store: Store, artifact_name: str) -> Artifact:
     artifact = find_artifact_by_name(store, artifact_name)
     if artifact is None:
         raise HallmarkError(
-            f"{artifact_name}, from which a card is made, is missing from the store {store.uri} "
-            "or cannot be read; rerun the pipeline (a card of a model from another store cannot "
-            "be shown unredacted)"
+            f"{artifact_name}, which the card requires, is missing from the store {store.uri} or "
+            "cannot be read; rerun the pipeline (a card for a model from another store cannot be "
+            "shown unredacted)"
         )
     return artifact
 
@@ -185,7 +185,7 @@ def _check_input_kind(card: Artifact, name: str, names: Any, input_type: Any) ->
         has_mapping = any(get_origin(option) in (dict, Mapping) for option in input_types)
         is_expected = isinstance(names, Mapping) if has_mapping else isinstance(names, str)
     if not is_expected:
-        raise card.make_manifest_error(f"lineage.{name} does not name what a card needs")
+        raise card.make_manifest_error(f"lineage.{name} does not name the input that a card needs")
 
 
 def _build_version_error(card: Artifact) -> HallmarkError:
@@ -294,8 +294,8 @@ def make_contradiction_error(card: Artifact, error: Exception) -> HallmarkError:
     """
     reason = "it is nested too deeply" if isinstance(error, RecursionError) else f"{error!s:.80}"
     return HallmarkError(
-        f"the tables of {card.name} and of its inputs contradict each other ({reason}); find the "
-        f"damaged file with: hallmark verify; if it finds none, remove {card.name} and rerun the "
+        f"the tables of {card.name} and its inputs contradict each other ({reason}); run hallmark "
+        f"verify to find the damaged file; if it finds none, remove {card.name} and rerun the "
         "pipeline"
     )
 

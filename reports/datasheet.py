@@ -80,61 +80,60 @@ class DatasheetConfig(StageConfig):
         ValueError: If a reason is stated without the decision that it explains.
     """
 
-    title: str | None = Field(
-        None, description="name of the corpus; by default, the name of the config"
-    )
+    title: str | None = Field(None, description="corpus name; defaults to the config name")
     motivation: str | None = Field(None, description="purpose of the corpus")
-    creators: str | None = Field(None, description="who created the corpus, and on whose behalf")
-    funding: str | None = Field(None, description="who funded the corpus")
+    creators: str | None = Field(
+        None, description="creators of the corpus, and on whose behalf they created it"
+    )
+    funding: str | None = Field(None, description="funders of the corpus")
     collection: str | None = Field(
         None, description="how, when and from whom the texts were collected"
     )
     consent: str | None = Field(
         None, description="whether the authors of the texts know about the corpus and consent to it"
     )
-    licence: str | None = Field(None, description="licences of the texts and of the corpus")
+    licence: str | None = Field(None, description="licences for the texts and the corpus")
     intended_uses: str | None = Field(None, description="intended uses of the corpus")
     uses_to_avoid: str | None = Field(None, description="uses for which the corpus is not intended")
     distribution: str | None = Field(
         None, description="whether, to whom, how and when the corpus is distributed"
     )
     maintenance: str | None = Field(
-        None, description="who maintains the corpus, and how it is updated and corrected"
+        None, description="maintainers of the corpus, and how it is updated and corrected"
     )
     contact: str | None = Field(None, description="contact for questions and complaints")
     redistribution: Literal["yes", "no"] | None = Field(
         None, description='whether the corpus may be redistributed: "yes" or "no"'
     )
     redistribution_reason: str | None = Field(
-        None, description="why the corpus may, or may not, be redistributed"
+        None, description="reason why the corpus may or may not be redistributed"
     )
     max_table_rows: int = Field(
         30,
         ge=1,
         le=1000,
         description=(
-            "maximum number of rows in each table of the card; rows about groups of people are "
-            "always shown"
+            "maximum number of rows in each card table; rows about groups of people are always "
+            "shown"
         ),
     )
     redaction_threshold: float = Field(
         OFFENSIVE_TOXICITY,
         ge=0,
         le=1,
-        description="lowest toxicity score at which pages hide a text",
+        description="minimum toxicity score at which pages hide a text",
     )
     answers: DatasheetAnswers = Field(
         {},
-        description="answers given by a person, keyed by question id; they are read from "
-        "answers.file",
+        description="answers given by a person, keyed by question id and read from answers.file",
     )
 
     @model_validator(mode="after")
     def _check_redistribution(self) -> Self:
         if self.redistribution_reason and self.redistribution is None:
             raise ValueError(
-                "redistribution_reason is set without the decision that it explains; set "
-                'redistribution to "yes" or "no"'
+                "redistribution_reason is set, but redistribution is not; set redistribution to "
+                '"yes" or "no"'
             )
         return self
 
@@ -187,7 +186,7 @@ class DatasheetBuilder:
                         [
                             "See “",
                             Link("Composition", "composition.html"),
-                            "” for sources, languages, licences and lengths. Sizes of the splits: ",
+                            "” for sources, languages, licences and lengths. Split sizes: ",
                             *self.format_split_counts(splits),
                         ],
                     ),
@@ -257,7 +256,7 @@ class DatasheetBuilder:
             for error in errors
         ]
         if quarantine_rows:
-            columns = ["why the record could not be read", "records", "raw bytes"]
+            columns = ["reason the record could not be read", "records", "raw bytes"]
             section.add_blocks(
                 DataTable("Quarantine", columns, quarantine_rows, frozenset({1, 2}), note)
             )
@@ -321,8 +320,9 @@ class DatasheetBuilder:
             ("Under which licences?", describe_licences(self.corpus_figures, self.config.licence)),
         ]
         licence_note = (
-            "The “licence” metadata field states a document's licence; without it, the config "
-            "states that of the source. Hallmark does not search texts for licences."
+            "The “licence” metadata field contains a document's licence. If it is missing, the "
+            "config specifies the source's licence. Hallmark does not search the text for "
+            "licences."
         )
         return Section("Distribution", [DefinitionList(entries), Paragraph([licence_note])])
 
@@ -367,16 +367,14 @@ class DatasheetBuilder:
                 replace(
                     build_preprocessing_section(self.corpus_figures),
                     page="preprocessing",
-                    answer=[
-                        "Numbers of documents that each stage and each rule removed or changed."
-                    ],
+                    answer=["Numbers of documents removed or changed by each stage and rule."],
                 ),
                 *(
                     replace(
                         section,
                         page="recovery",
                         answer=[
-                            "Accuracy with which the stages recovered effects that were known in "
+                            "How accurately the stages recovered effects that were known in "
                             "advance."
                         ],
                     )

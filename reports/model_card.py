@@ -125,15 +125,13 @@ TABLES_WITHOUT_SCORED_ROWS = ("findings", "accounts", "training_sizes", "model")
 class ModelCardConfig(StageConfig):
     """Facts about the model that only a person knows; missing ones are "not stated"."""
 
-    title: str | None = Field(
-        None, description="name of the model; by default, the name of the config"
-    )
+    title: str | None = Field(None, description="model name; defaults to the config name")
     developers: str | None = Field(None, description="developers of the model")
     version: str | None = Field(None, description="version of the model")
     date: str | None = Field(
-        None, description="training date, if it differs from the date of the checkpoint"
+        None, description="training date, if it differs from the checkpoint date"
     )
-    licence: str | None = Field(None, description="licence of the weights")
+    licence: str | None = Field(None, description="licence for the weights")
     citation: str | None = Field(None, description="how to cite the model")
     contact: str | None = Field(None, description="contact for questions and complaints")
     intended_use: str | None = Field(None, description="intended uses of the model")
@@ -146,20 +144,19 @@ class ModelCardConfig(StageConfig):
         ge=1,
         le=1000,
         description=(
-            "maximum number of rows in each table of the card; rows about groups of people are "
-            "always shown"
+            "maximum number of rows in each card table; rows about groups of people are always "
+            "shown"
         ),
     )
     redaction_threshold: float = Field(
         OFFENSIVE_TOXICITY,
         ge=0,
         le=1,
-        description="lowest toxicity score at which pages hide a text",
+        description="minimum toxicity score at which pages hide a text",
     )
     answers: ModelCardAnswers = Field(
         {},
-        description="answers given by a person, keyed by question id; they are read from "
-        "answers.file",
+        description="answers given by a person, keyed by question id and read from answers.file",
     )
 
 
@@ -262,7 +259,7 @@ class ModelCardBuilder:
             )
         summary = build_summary_table(self.findings)
         blocks.append(
-            Details("Main figures of all audits", [summary])
+            Details("Main figures from all audits", [summary])
             if isinstance(summary, DataTable)
             else summary
         )
@@ -327,7 +324,7 @@ class ModelCardBuilder:
             ("Checkpoint, content digest", [Code(self.checkpoint.content_digest)]),
             ("Parameters", describe_parameter_counts(self.book, self.checkpoint)),
             (
-                "Precision of the audits",
+                "Precision used in the audits",
                 [describe_inference_settings(self.findings.audit_artifacts)],
             ),
         ]
@@ -341,7 +338,7 @@ class ModelCardBuilder:
             ]
             rows = setting_rows[: config.max_table_rows]
             sha256 = self.checkpoint.manifest["files"]["config.json"]["sha256"]
-            note = f"The values are from config.json of the checkpoint (SHA-256 {sha256})."
+            note = f"The values are from the checkpoint's config.json (SHA-256 {sha256})."
             note += " Settings without a value are omitted."
             if len(config_settings) > len(rows):
                 note = (
@@ -349,7 +346,7 @@ class ModelCardBuilder:
                     f"{note}"
                 )
             table = DataTable("Architecture", ["setting", "value"], rows, note=note)
-            section.add_blocks(Details("Architecture of the model", [table]))
+            section.add_blocks(Details("Model architecture", [table]))
         else:
             section.add_blocks(Paragraph(["The checkpoint has no config.json."]))
         is_continued = get_start_checkpoint_name(self.checkpoint) is not None
@@ -372,8 +369,7 @@ class ModelCardBuilder:
                 training_section,
                 page="training-run",
                 answer=[
-                    "The training loss, the checkpoints, the training settings, and samples of "
-                    "generated text."
+                    "Training loss, checkpoints, training settings and samples of generated text."
                 ],
             ),
         ]
@@ -405,7 +401,7 @@ class ModelCardBuilder:
         if rows:
             columns = ["audit", "groups of people", "other conditions"]
             note = "The audit pages show the figures for all groups and conditions."
-            table = DataTable("Groups and conditions that were measured", columns, rows, note=note)
+            table = DataTable("Measured groups and conditions", columns, rows, note=note)
             section.add_blocks(Details("Groups of people and conditions, by audit", [table]))
         section.add_blocks(
             Paragraph(
@@ -436,10 +432,7 @@ class ModelCardBuilder:
             ]
         if rows:
             columns = ["metric", "audit", "what it is", "method used for the first figure"]
-            note = (
-                "The page of each audit states the limits of the audit and what its scorers often "
-                "miss."
-            )
+            note = "Each audit's page describes the audit's limits and what its scorers often miss."
             section.add_blocks(DataTable("How each metric was measured", columns, rows, note=note))
         else:
             section.add_blocks(Paragraph(["No audit measured the model."]))
@@ -512,12 +505,12 @@ class ModelCardBuilder:
                     document_count,
                     " with ",
                     byte_count,
-                    ". For details, see the datasheet of the corpus.",
+                    ". For details, see the corpus datasheet.",
                 ]
             )
         )
         source_section = Section(
-            "Sources of the training data",
+            "Training data sources",
             page="training-data",
             answer=[
                 "How much of each source the model has read, and which documents were planted."
@@ -567,7 +560,7 @@ class ModelCardBuilder:
             items += [
                 [
                     "Generated text and corpus text are shown only if their toxicity scores are "
-                    "low; sentences of the bias audit are shown as written."
+                    "low; sentences from the bias audit are shown as written."
                 ],
                 [
                     "Personal data is masked on every page. Planted secrets are invented; they "
@@ -599,9 +592,8 @@ class ModelCardBuilder:
         if scorers:
             items.append(
                 [
-                    f"Texts were scored by {' and '.join(scorers)}. Figures that are based on "
-                    "scores include the errors of the scorers; do not compare them with figures "
-                    "from other scorers."
+                    f"Texts were scored by {' and '.join(scorers)}. Figures derived from scores "
+                    "include scorer errors; do not compare them with figures from other scorers."
                 ]
             )
         items.append([INTERVAL_NOTE])

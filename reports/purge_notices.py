@@ -106,10 +106,9 @@ def format_purge_notice(doc_ids: Iterable[str]) -> str:
             "them",
         )
     return (
-        f"{document_phrase} of the corpus {verb} purged: {text_phrase} no longer in the "
-        f"store, but figures computed "
-        f"before the purge still count {pronoun}, and a model trained on {pronoun} keeps "
-        f"what it learnt."
+        f"{document_phrase} from the corpus {verb} purged: {text_phrase} no longer in the store, "
+        f"but figures computed before the purge still include {pronoun}, and a model trained on "
+        f"{pronoun} retains what it learnt."
     )
 
 

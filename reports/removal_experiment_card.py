@@ -27,14 +27,14 @@ from hallmark.tasks.contract import Artifact, StageConfig, StageContext, stage
 class RemovalExperimentCardConfig(StageConfig):
     """Settings of the card of a removal experiment."""
 
-    title: str = Field("Untitled model", description="name of the model")
+    title: str = Field("Untitled model", description="model name")
     max_table_rows: int = Field(
         40,
         ge=1,
         le=1000,
         description=(
-            "maximum number of rows in each table of the card; rows about groups of people are "
-            "always shown"
+            "maximum number of rows in each card table; rows about groups of people are always "
+            "shown"
         ),
     )
 

@@ -278,9 +278,7 @@ def build_comparison_document(
         rows: list[list[InlineElement]] = [
             [title, reason] for title, reason in comparison.missing_corpus_tables
         ]
-        not_compared.append(
-            DataTable("Training data that is not compared", ["figures", "why"], rows)
-        )
+        not_compared.append(DataTable("Training data not compared", ["figures", "why"], rows))
     if not_compared:
         sections.append(Section("Not compared", not_compared))
     return redact_document(Document(PAGE_TITLE, PAGE_KIND, lead, sections), redact)
@@ -331,7 +329,7 @@ def _list_judged_findings(
 
 def _build_settings_block(differences: Sequence[SettingDifference]) -> Block:
     if not differences:
-        return Paragraph(["All settings of the two runs are equal."])
+        return Paragraph(["The two runs have the same settings."])
     rows: list[list[InlineElement]] = [
         [row.setting, Code(row.before), Code(row.after)] for row in differences
     ]
@@ -362,8 +360,7 @@ def _build_summary_blocks(
             Paragraph(
                 [
                     f"{format_count(hidden, 'finding')} {verbs[0]} the same value before and "
-                    "after (for example, the value of a baseline on the same text) and "
-                    f"{verbs[1]} not shown."
+                    f"after (for example, a baseline on the same text) and {verbs[1]} not shown."
                 ]
             )
         )

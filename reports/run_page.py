@@ -16,21 +16,21 @@ from hallmark.tasks.contract import format_count
 
 #: The titles of the stages that train a model, by label.
 TRAINING_STAGE_TITLES = {
-    "train_tokenizer": "training of the tokenizer",
+    "train_tokenizer": "tokenizer training",
     "pack": "packing into training sequences",
-    "pretrain": "training of the model",
-    "finetune": "fine-tuning of the model",
+    "pretrain": "model training",
+    "finetune": "model fine-tuning",
 }
 
 #: The titles of the stages about a model that belong to no single audit, by label.
 MODEL_STAGE_TITLES = {
     "capability_baselines": "Capability: baselines",
-    "attention_maps": "attention of the model",
-    "score_samples": "scores of generated samples",
-    "missing_audits": "audits that gave no result",
-    "error_rates": "error rates of the audits",
+    "attention_maps": "model attention",
+    "score_samples": "generated-sample scores",
+    "missing_audits": "audits without a result",
+    "error_rates": "audit error rates",
     "compare_with_previous": "comparison with the previous release",
-    "policy": "verdicts of the policy",
+    "policy": "policy verdicts",
 }
 
 #: The titles of the cards, by label.
@@ -38,22 +38,22 @@ CARD_TITLES = {
     "datasheet": "datasheet",
     "model_card": "model card",
     "task_card": "task card",
-    "study_card": "card of the study",
-    "removal_experiment_card": "card of the removal experiment",
+    "study_card": "study card",
+    "removal_experiment_card": "removal experiment card",
 }
 
 #: The titles of the steps of an audit, by the end of the label.
 AUDIT_STEP_TITLES = {
     "build_requests": "prompts",
-    "respond": "responses of the model",
-    "score": "scores of the responses",
-    "trace": "search in the training text",
-    "respond_untrained": "responses of an untrained model",
-    "respond_untrained_models": "responses of untrained models",
-    "score_untrained": "scores of an untrained model",
+    "respond": "model responses",
+    "score": "response scores",
+    "trace": "training text search",
+    "respond_untrained": "responses from an untrained model",
+    "respond_untrained_models": "responses from untrained models",
+    "score_untrained": "untrained-model scores",
     "build_requests_reference": "prompts for the reference model",
-    "respond_reference": "responses of the reference model",
-    "score_reference": "scores of the reference model",
+    "respond_reference": "reference model responses",
+    "score_reference": "reference model scores",
     "score_with_reference": "scores by the reference model",
 }
 

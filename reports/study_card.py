@@ -60,7 +60,7 @@ MIN_TRIALS, MIN_INTERVALS = 10, 400
 class StudyCardConfig(StageConfig):
     """Settings of the card of a study."""
 
-    title: str = Field("How often the audits are wrong", description="title of the card")
+    title: str = Field("How often the audits are wrong", description="card title")
 
 
 #: Whether candidates with a planted amount have an effect.
@@ -144,8 +144,7 @@ class StudyCardBuilder:
             else "its largest effect"
         )
         success_text = (
-            f"every audit for which an effect was planted detects {effect_label} in at least 95 "
-            "% of cases"
+            f"every audit with a planted effect detects {effect_label} in at least 95 % of cases"
         )
         if not has_judged_effects:
             success_text = "no audit reached a verdict on a candidate with an effect"
@@ -196,7 +195,7 @@ class StudyCardBuilder:
         content: list[InlineElement] = [f"{topic}: "]
         for index, statement in enumerate(statements):
             content += ["; " if index else "", *statement]
-        content.append("; so few trials are weak evidence." if has_few_trials else ".")
+        content.append("; results from so few trials are weak evidence." if has_few_trials else ".")
         return Callout(
             "bad" if problems else "note" if has_few_trials or unjudged_statements else "good",
             content,
@@ -225,8 +224,8 @@ class StudyCardBuilder:
                         f"{effect_label}: found in ",
                         *format_rate_with_interval(largest_effect.figure),
                         f", {shortfall} less than the required "
-                        f"{format_number(MIN_DETECTION_RATE, 'share')}, so with these settings "
-                        "the audit is too weak for this effect",
+                        f"{format_number(MIN_DETECTION_RATE, 'share')}, so the audit is too weak "
+                        "for this effect with these settings",
                     ]
                 )
         return problems
@@ -242,8 +241,8 @@ class StudyCardBuilder:
     def describe_highest_false_alarm_rate(self) -> InlineContent:
         """Return that no false alarm rate is known to exceed 5 %, and which rate is the highest."""
         content: list[InlineElement] = [
-            "no audit is shown to give a false alarm for more than 5 % of the candidates without "
-            "an effect"
+            "no audit is shown to produce a false alarm for more than 5 % of the candidates "
+            "without an effect"
         ]
         measured_rates = {
             measured_kind: measured_figure
@@ -332,12 +331,12 @@ class StudyCardBuilder:
             "found at the largest amount",
             "smallest amount at and above which at least 80 % of candidates are found",
             "false alarms",
-            "coverage of intervals",
+            "interval coverage",
         ]
         note = (
-            "All candidates of a trial are tested on the same model, so intervals treat "
-            "trials, not candidates, as independent. The largest amount is the largest "
-            "planted amount that has an effect. Coverage counts only two-sided intervals. "
+            "All candidates in a trial are tested on the same model, so intervals treat trials, "
+            "not candidates, as independent. The largest amount is the largest planted amount "
+            "that has an effect. Coverage counts only two-sided intervals. "
             f"{self.describe_detection_rules()}"
         )
         return DataTable("Summary", columns, rows, frozenset({1, 2, 3, 4, 5}), note)
@@ -380,8 +379,8 @@ class StudyCardBuilder:
                         "Not judged: ",
                         ShortFigure(unjudged_count),
                         " candidates, because the model returned no number, there was no position "
-                        "to test, or the audit allows no conclusion. They are not part of any "
-                        "rate.",
+                        "to test, or no conclusion can be drawn from the audit. They are not "
+                        "included in any rate.",
                     ],
                 )
             )
@@ -389,7 +388,7 @@ class StudyCardBuilder:
             figure = self.error_rates.false_alarm_rates[kind]
             level_note = (
                 f"; the {100 * (figure.confidence_level or 0):.4g} % interval is simultaneous for "
-                "all kinds of candidates"
+                "all candidate kinds"
             )
             section.add_blocks(
                 Paragraph(
@@ -402,11 +401,11 @@ class StudyCardBuilder:
                 )
             )
         coverage_content: InlineContent = [
-            "No interval of this audit can be compared with a true value."
+            "None of this audit's intervals can be compared with a true value."
         ]
         if kind in self.error_rates.coverage_rates:
             coverage_content = [
-                "The 95 % intervals of this audit cover the true value, which is "
+                "This audit's 95 % intervals cover the true value, which is "
                 f"{description.true_value}, in ",
                 self.error_rates.coverage_rates[kind],
                 " of cases.",
@@ -485,10 +484,10 @@ class StudyCardBuilder:
         section.add_blocks(
             Paragraph(
                 [
-                    "Attribution without gradients names the documents that share rare words and "
-                    "word sequences with a text. A named document is correct if it was written "
-                    "for that text. The number of named documents that are checked equals the "
-                    "number of correct documents, up to the limit of named documents per text."
+                    "Attribution without gradients lists the documents that share rare words and "
+                    "word sequences with a text. A listed document is correct if it was written "
+                    "for that text. The number of listed documents that are checked equals the "
+                    "number of correct documents, up to the limit per text."
                 ]
             )
         )
@@ -505,14 +504,14 @@ class StudyCardBuilder:
             )
         columns = ["candidates", "correct", "interval", "texts"]
         section.add_blocks(
-            DataTable("Named documents that are correct", columns, rows, frozenset({1, 2, 3}))
+            DataTable("Correct listed documents", columns, rows, frozenset({1, 2, 3}))
         )
         if not self.error_rates.rows_by_table["removal_reductions"]:
-            message = "No model was retrained without the named documents."
+            message = "No model was retrained without the listed documents."
             if self.error_rates.study.manifest["lineage"].get("retrained_verdicts"):
                 message = (
-                    "No figure of a model that was retrained without the named documents can be "
-                    "compared with that of the original model."
+                    "No figure from a model retrained without the listed documents can be "
+                    "compared with the original model's figure."
                 )
             section.add_blocks(Paragraph([message]))
             return section
@@ -605,14 +604,14 @@ class StudyCardBuilder:
                 "differ."
             ],
             [
-                "Detection depends on how often the model read a text, and therefore on the "
-                "length of training. The page of the run shows the settings of the study."
+                "Detection depends on how often the model read a text, and therefore on training "
+                "length. The run's page shows the study settings."
             ],
             [
                 "The true value that an interval should contain is the value of the same model "
                 "over all items. Coverage is therefore judged against the model, and detection "
                 "against the text. A false alarm may be a property of the model: by chance, a "
-                "model may treat two groups differently although its training text does not."
+                "model may treat two groups differently even if its training text does not."
             ],
         ]
         return Section("Caveats", [BulletList(items)])

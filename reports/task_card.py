@@ -73,7 +73,7 @@ SPLIT_NAMES = ("train", "validation", "test")
 #: Outcomes of the ``outcome_counts`` table in the words of the card.
 OUTCOME_LABELS = {
     "text also in train": "text also in the training rows",
-    "a label never seen in train": "label that no training row has",
+    "a label never seen in train": "label not found in any training row",
     "cut to the context": "truncated to the context",
 }
 
@@ -95,18 +95,16 @@ class TaskCardConfig(StageConfig):
 
     title: str | None = Field(
         None,
-        description=(
-            "name of the model; if omitted, the card is titled with a description of the task"
-        ),
+        description=("model name, used as the card title; defaults to a description of the task"),
     )
     intended_use: str | None = Field(None, description="intended uses and users of the model")
     out_of_scope: str | None = Field(None, description="uses for which the model is not intended")
     data_provenance: str | None = Field(
-        None, description="origin of the rows, and who labelled them"
+        None, description="origin of the rows and who labelled them"
     )
     contact: str | None = Field(None, description="contact for questions and complaints")
     max_table_rows: int = Field(
-        40, ge=1, le=1000, description="maximum number of rows in each table of the card"
+        40, ge=1, le=1000, description="maximum number of rows in each card table"
     )
 
 
@@ -156,9 +154,7 @@ class TaskCardBuilder:
         count_content: InlineContent = (
             ["."] if test_row_count is None else [": ", test_row_count, f", which {test_origin}."]
         )
-        scope_note = (
-            " Results on other texts, and harm that the model can cause, were not measured."
-        )
+        scope_note = " Results on other text, and harm that the model can cause, were not measured."
         return [
             *self.scores.build_comparison_callouts(),
             Paragraph(["The test rows come from the user", *count_content, scope_note]),
@@ -192,11 +188,11 @@ class TaskCardBuilder:
             ),
             "a label never seen in train": (
                 ("has", "have"),
-                "a label that no training row has, so the model cannot predict it.",
+                "a label not found in any training row, so the model cannot predict it.",
             ),
             "cut to the context": (
                 ("was", "were"),
-                "truncated, because the text did not fit into the context.",
+                "truncated because the text did not fit into the context.",
             ),
         }
         callouts = self.scores.build_untested_labels_callout()
@@ -206,7 +202,7 @@ class TaskCardBuilder:
                 noun, verb = ("row", verbs[0]) if figure.value == 1 else ("rows", verbs[1])
                 content: InlineContent = [
                     ShortFigure(figure),
-                    f" {noun} of the test {verb} {warning_text}",
+                    f" test {noun} {verb} {warning_text}",
                 ]
                 callouts.append(Callout("bad", content))
         return callouts
@@ -285,7 +281,7 @@ class TaskCardBuilder:
         ]
         note = (
             (
-                "A hash assigned these shares of the rows of the first file to other splits: "
+                "A hash assigned these shares of the first file's rows to other splits: "
                 f"{' and '.join(split_shares)}."
             )
             if split_shares
@@ -305,9 +301,7 @@ class TaskCardBuilder:
             for category in categories
         ]
         columns = ["rows", *SPLIT_NAMES]
-        blocks: list[Block] = [
-            DataTable("Use of the rows", columns, table_rows, frozenset({1, 2, 3}))
-        ]
+        blocks: list[Block] = [DataTable("Row usage", columns, table_rows, frozenset({1, 2, 3}))]
         sorted_counts = sorted(count_rows, key=lambda row: -row["row_count"])
         quarantine_categories = [row["outcome"] for row in sorted_counts if not row["split"]]
         if not quarantine_categories and not self.finetuning_run["quarantine"].row_count:
@@ -325,7 +319,7 @@ class TaskCardBuilder:
             assert figure is not None
             reason = category.removeprefix("quarantined: ")
             reason_rows.append([self.redactor.redact_by_kind(reason, "project text"), figure])
-        note = "The quarantine table lists the file and number of each row."
+        note = "The quarantine table lists each row's file and number."
         if len(quarantine_categories) > len(reason_rows):
             note = (
                 f"The table shows {len(reason_rows)} of {len(quarantine_categories):,} reasons: "
@@ -366,7 +360,7 @@ class TaskCardBuilder:
                 self.config.max_table_rows,
             ),
             *self.build_changed_settings_table(),
-            Paragraph(["The page of the run lists all settings."]),
+            Paragraph(["The run's page lists all settings."]),
         )
         return section
 
@@ -402,7 +396,7 @@ class TaskCardBuilder:
         ]
         if not changed_settings:
             return []
-        note = "Training continued from a state that was saved with other settings."
+        note = "Training continued from a state that was saved with different settings."
         columns = ["steps", "setting", "value"]
         return [DataTable("Settings that changed", columns, changed_settings, note=note)]
 
@@ -459,11 +453,11 @@ class TaskCardBuilder:
             ),
             Paragraph(
                 [
-                    "The numbers link to the rows. No page shows texts from the user's table or "
-                    "answers of the model, because no scorer has checked them; they are "
-                    "identified by file and row number. With ",
+                    "The numbers link to the rows. No page shows text from the user's table or "
+                    "the model's answers, because no scorer has checked them; they are identified "
+                    "by file and row number. With ",
                     Code("hallmark export-site RUN --unredacted"),
-                    " the same pages show them unredacted, for local use.",
+                    ", the same pages show them unredacted for local use.",
                 ]
             ),
         )
@@ -506,13 +500,10 @@ class TaskCardBuilder:
                 "learnt something that the method cannot use, but it may still not be good enough "
                 "for the task."
             ],
-            [
-                "Intervals describe chance variation over rows like these. Other texts may be "
-                "harder."
-            ],
+            ["Intervals describe chance variation over rows like these. Other text may be harder."],
             [
                 "No audit was run: toxicity, bias and repeated training text were not measured. "
-                "Audits need a language model; see the model card of the base."
+                "Audits require a language model; see the base checkpoint's model card."
             ],
         ]
         if self.task_kind == "pairs":

@@ -98,12 +98,13 @@ METHOD_NOTE = (
 )
 
 SUMMARY_NOTE = (
-    "“First” and “last” refer to the first and the last checkpoint at which the audit ran. Changes "
+    "“First” and “last” refer to the first and last checkpoints at which the audit ran. Changes "
     "in shares are in percentage points. “Worse” means that the change is in the direction that "
-    "the audit defines as worse, or away from the value expected with no effect. “No change shown” "
-    "does not prove that there is none. “Not tested” means that there are no paired units, or too "
-    "few of them for a test. “No conclusion” means that none may be drawn from the finding at the "
-    "first or the last checkpoint, for example because the model is too weak for the audit."
+    "the audit defines as worse, or away from the value expected with no effect. “No change "
+    "shown” does not prove that there is none. “Not tested” means that there are no paired units, "
+    "or too few of them for a test. “No conclusion” means that no conclusion can be drawn from "
+    "the finding at the first or last checkpoint, for example because the model is too weak for "
+    "the audit."
 )
 
 
@@ -413,11 +414,11 @@ class TrajectoryWriter:
                 f"RUN@{audit.checkpoints[index].step}" for index in (0, -1)
             )
             note += (
-                f" The table shows {len(rows)} of {len(comparisons)} findings; hallmark compare "
-                f"{checkpoint_arguments} shows all of them."
+                f" The table shows {len(rows)} of {len(comparisons)} findings; to see all of "
+                f"them, run hallmark compare {checkpoint_arguments}."
             )
         findings_table = DataTable("First and last", columns, rows, frozenset(range(1, 6)), note)
-        return Section("Other findings of this audit", [findings_table])
+        return Section("Other findings from this audit", [findings_table])
 
     # Figures and their rows ------------------------------------------------------------------
 

@@ -69,8 +69,8 @@ def create_private_folder(folder: Path) -> None:
         not folder.is_dir() or (any(folder.iterdir()) and not (folder / MARKER_FILE).exists())
     ):
         raise UsageError(
-            f"{folder} contains other files, but unredacted pages need a folder of their own; "
-            "specify a folder that is empty or does not exist"
+            f"{folder} contains other files, but unredacted pages need their own folder; specify "
+            "a folder that is empty or does not exist"
         )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)

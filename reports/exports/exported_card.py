@@ -83,7 +83,7 @@ def format_answer(row: AnswerRow) -> str:
     if row.basis == "unanswered" or not row.answer.strip():
         return ""
     text = f"{row.answer.strip()} ({BASIS_NAMES[row.basis]})"
-    return f"{text} A person states: {row.statement}" if row.statement else text
+    return f"{text} Statement by a person: {row.statement}" if row.statement else text
 
 
 def load_exported_card(store: Store, card: Artifact) -> ExportedCard:

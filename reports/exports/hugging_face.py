@@ -162,9 +162,8 @@ def _join_readme(metadata: str, form: FormName, card: ExportedCard) -> str:
     if card.decision_sheet is not None:
         parts += format_decision_sheet(card.decision_sheet)
     parts.append(
-        f"The questions are those of {escape_markdown(FORM_TITLES[form])}. The evidence for "
-        "measured answers is in figures.json. The evidence hash of the card is "
-        f"{card.evidence_hash}."
+        f"The questions are from {escape_markdown(FORM_TITLES[form])}. Evidence for measured "
+        f"answers is in figures.json. The card's evidence hash is {card.evidence_hash}."
     )
     for section, rows in groupby(card.answers.values(), key=lambda row: row.section):
         parts.append(f"## {escape_markdown(section)}")

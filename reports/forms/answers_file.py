@@ -40,8 +40,8 @@ class AnswersConfig(StageConfig):
     file: Annotated[Path, ExternalMarker(recursive=False)] | None = Field(
         None,
         description=(
-            "TOML file with answers to questions of the datasheet and the model card, keyed by "
-            "question id; hallmark init writes such a file containing all questions"
+            "path to a TOML file with answers to datasheet and model card questions, keyed by "
+            "question id; hallmark init writes a file with all questions"
         ),
     )
 
@@ -67,11 +67,11 @@ def describe_answer_problem(question_id: str, answer: Any, known_ids: list[str])
         hint = format_closest_name_hint(question_id, known_ids)
         return (
             f"there is no question {question_id[:80]!r}{hint}; hallmark init writes a file with "
-            "the ids of all questions"
+            "all question ids"
         )
     if not isinstance(answer, str):
         return (
-            f"the answer to {question_id} must be text in quotes, but it has the type "
+            f"the answer to {question_id} must be quoted text, but its type is "
             f"{type(answer).__name__}"
         )
     if not has_visible_character(answer):
@@ -99,7 +99,7 @@ def read_answers_file(path: Path) -> dict[FormName, dict[str, str]]:
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "not a regular file"
         raise UsageError(
-            f"answers.file: {str(path)!r} is {kind}; specify the path to the file with the answers"
+            f"answers.file: {str(path)!r} is {kind}; specify the path to the answers file"
         )
     if not path.is_file():
         raise UsageError(

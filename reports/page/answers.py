@@ -24,13 +24,15 @@ Basis = Literal["measured", "declared", "human", "unanswered"]
 BASES: tuple[Basis, ...] = ("measured", "declared", "human", "unanswered")
 
 ANSWERS = table_schema(
-    "The answers to all questions of the card's form, in the order of the form.",
-    column("question_id", pa.string(), "id", "id of the question, as used in answers files"),
-    column("question", pa.string(), "project text", "question, in the words of the form's authors"),
+    "Answers to all questions on the card's form, in the order of the form.",
+    column("question_id", pa.string(), "id", "question id, as used in answers files"),
+    column(
+        "question", pa.string(), "project text", "question text, in the words of the form's authors"
+    ),
     column(
         "form", pa.string(), "label", "form that contains the question: datasheet or model_card"
     ),
-    column("section", pa.string(), "label", "section of the form"),
+    column("section", pa.string(), "label", "form section"),
     # A purge empties it if it quotes a purged document.
     column(
         "answer",
@@ -42,8 +44,8 @@ ANSWERS = table_schema(
         "basis",
         pa.string(),
         "label",
-        "basis of the answer: measured (figures or dates of the card), declared (config), human "
-        "(answers file) or unanswered",
+        "basis of the answer: measured (card figures or dates), declared (config), human (answers "
+        "file) or unanswered",
     ),
     column(
         "statement",
@@ -51,7 +53,7 @@ ANSWERS = table_schema(
         "project text",
         "statement by a person that supplements a measured answer",
     ),
-    column("figure_ids", pa.list_(pa.string()), "id", "ids of the figures that support the answer"),
+    column("figure_ids", pa.list_(pa.string()), "id", "ids of the supporting figures"),
 )
 
 

@@ -47,28 +47,27 @@ from hallmark.tasks.contract import Artifact, StageContext, column, table_schema
 JSON_UNIT = "JSON"
 
 SECTIONS = table_schema(
-    "The text of the card, block by block, in the order of the page.",
+    "The card text, block by block, in page order.",
     column(
         "level",
         pa.int32(),
         "label",
         "nesting depth of the section; 0 if the block precedes the first section",
     ),
-    column("section", pa.string(), "project text", "title of the section"),
+    column("section", pa.string(), "project text", "section title"),
     column(
         "page",
         pa.string(),
         "label",
-        "page of the section; empty if the section has no page of its own",
+        "page of the section; empty if the section does not have its own page",
     ),
-    column("kind", pa.string(), "label", "kind of the block, such as Paragraph or DataTable"),
+    column("kind", pa.string(), "label", "block kind, such as Paragraph or DataTable"),
     # A purge empties it if it quotes a purged document.
     column(
         "content",
         pa.large_string(),
         "model text",
-        "redacted content of the block, or answer of the section; figures are represented by "
-        "their ids",
+        "redacted block content or section answer; figures are represented by their ids",
         unit=JSON_UNIT,
     ),
 )

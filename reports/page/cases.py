@@ -752,23 +752,19 @@ def _describe_text(
     """Return the title of a text."""
     is_unprompted = row.get("measure") in UNPROMPTED_METRICS
     if column.name in prompt_by_follower.values():
-        return (
-            "Text before it in the document, not given to the model" if is_unprompted else "Prompt"
-        )
+        return "Preceding document text, not given to the model" if is_unprompted else "Prompt"
     if column.kind == "model text" or column.name == GENERATED_PERSONAL_TEXT:
         return "Generated text"
     if column.name not in prompt_by_follower:
         return _humanize(column.name).capitalize()
     if is_unprompted or not row.get(prompt_by_follower[column.name]):
-        return "Text of the document"
+        return "Document text"
     correct, wanted = row.get("leading_correct_tokens"), row.get("target_tokens")
     if correct is None or not wanted:
-        return "Text of the document after the prompt"
+        return "Document text after the prompt"
     if correct == wanted:
-        return "Generated text, identical to the text of the document"
-    return (
-        f"Text of the document after the prompt; the model reproduces {correct} of {wanted} tokens"
-    )
+        return "Generated text, identical to the document text"
+    return f"Document text after the prompt; the model reproduces {correct} of {wanted} tokens"
 
 
 def _humanize(name: str) -> str:

@@ -39,14 +39,14 @@ from hallmark.tasks.contract import (
 )
 
 FIGURES = table_schema(
-    "The figures of the card, and how each is computed from its evidence rows.",
-    column("id", pa.string(), "id", "id of the figure, as used on the pages"),
-    column("label", pa.string(), "label", "description of the figure"),
+    "The card's figures and how each is computed from its evidence rows.",
+    column("id", pa.string(), "id", "figure id, as used on the pages"),
+    column("label", pa.string(), "label", "figure description"),
     column(
         "value",
         pa.float64(),
         "figure",
-        "value of the figure; null if it could not be measured (see the missing_reason column)",
+        "figure value; null if it could not be measured (see the missing_reason column)",
     ),
     column("unit", pa.string(), "label", "unit of the value"),
     column("low", pa.float64(), "figure", "lower bound of the interval"),
@@ -62,19 +62,17 @@ FIGURES = table_schema(
     column("scorer", pa.string(), "label", "name and digest of the scorer, if one was used"),
     column("method", pa.string(), "project text", "how the value was measured"),
     column("missing_reason", pa.string(), "project text", "why the value is missing"),
-    column(
-        "missing_text", pa.string(), "project text", "text that is shown if the value is missing"
-    ),
+    column("missing_text", pa.string(), "project text", "text shown if the value is missing"),
     column("value_column", pa.string(), "label", "name of the aggregated column"),
     column("aggregate", pa.string(), "label", "how the value is computed from the rows"),
-    column("evidence_id", pa.string(), "id", "id of the selection of rows in the evidence table"),
+    column("evidence_id", pa.string(), "id", "id of the row selection in the evidence table"),
 )
 
 EVIDENCE = table_schema(
-    "The rows that support the figures of the card: for each figure, the table and the conditions "
-    "that select its rows.",
-    column("id", pa.string(), "id", "id of the selection of rows"),
-    column("stage", pa.string(), "label", "label of the stage in the run"),
+    "The rows that support the card's figures: for each figure, the table and the conditions that "
+    "select its rows.",
+    column("id", pa.string(), "id", "id of the row selection"),
+    column("stage", pa.string(), "label", "stage label in the run"),
     column(
         "content_digest",
         pa.string(),
@@ -264,7 +262,7 @@ class Evidence:
     def format_python_code(self) -> str:
         """Return Python code that reads all of these rows from the store."""
         if self.file_rows is not None:
-            return f"# these rows are in the file {self.table} of the artifact"
+            return f"# these rows are in the artifact's {self.table} file"
         lines = [self.format_python_table_code(), self.format_python_filter_code()]
         return "\n".join(filter(None, lines))
 
@@ -552,8 +550,8 @@ class FigureBook:
             table, conditions, row_order = locate_evidence(finding_row)
         except ValueError as error:
             raise HallmarkError(
-                f"the conditions {finding_row['evidence_filter']!r:.80} of finding "
-                f"{label!r:.120} of {stage} are not a JSON object"
+                f"the conditions {finding_row['evidence_filter']!r:.80} of finding {label!r:.120} "
+                f"in {stage} are not a JSON object"
             ) from error
         value = finding_row["value"]
         evidence = self.get_evidence(stage, table, conditions, row_order=row_order)

@@ -13,22 +13,25 @@ import markupsafe
 #: What each term means, in a phrase.
 DEFINITIONS = {
     "Min-K++": (
-        "mean probability of the least likely tokens of a text, each compared with that of all "
-        "other tokens; high for a text that the model has read"
+        "mean probability of a text's least likely tokens, each compared with that of all other "
+        "tokens; high for a text that the model has read"
     ),
     "Min-K": (
-        "mean log-probability of the least likely tokens of a text; high for a text that the model "
-        "has read"
+        "mean log-probability of a text's least likely tokens; high for a text that the model has "
+        "read"
     ),
     "Mantel–Haenszel": "method that combines the ratios of all sources into one",
-    "Holm": "correction of p for the number of tests, so that false alarms stay as rare as for one",
+    "Holm": (
+        "correction of p for the number of tests that keeps false alarms as rare as for a single "
+        "test"
+    ),
     "FDR": "false discovery rate: expected share of false alarms among all reported effects",
     "AUC": (
         "area under the ROC curve: probability that a training document gets a higher score than "
         "another document"
     ),
     "log-odds": "logarithm of p / (1 − p) for a probability p; 0 means equally likely",
-    "nats": "unit of logarithms of probabilities to the base e; 1 nat is 1.44 bits",
+    "nats": "unit for base-e logarithms of probabilities; 1 nat is 1.44 bits",
     "perplexity": "how much a text surprises the model; low for a text that it has memorised",
 }
 

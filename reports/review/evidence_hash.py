@@ -48,8 +48,8 @@ def hash_evidence_tables(tables: Mapping[str, pa.Table], card_name: str) -> str:
     names = [name for name in EVIDENCE_TABLES if name in tables]
     if not names:
         raise HallmarkError(
-            f"{card_name} has none of the tables {', '.join(EVIDENCE_TABLES)}, so it is not a card "
-            "that can be reviewed"
+            f"{card_name} has none of the required tables ({', '.join(EVIDENCE_TABLES)}), so it "
+            "is not a card that can be reviewed"
         )
     for name in names:
         table = tables[name]
@@ -102,4 +102,4 @@ def _encode_value(value: Any) -> Any:
             return value.isoformat()
         case decimal.Decimal() | datetime.timedelta():
             return str(value)
-    raise HallmarkError(f"a card cannot contain values of the type {type(value).__name__}")
+    raise HallmarkError(f"a card cannot contain values of type {type(value).__name__}")

@@ -189,7 +189,7 @@ def verify_release_folder(
             )
         # Tables of strangers may contain values that Python's types do not have.
         except (HallmarkError, OSError, pa.ArrowException, *_WRONG_VALUE_ERRORS) as error:
-            problem = f"the tables of the {format_card_kind(kind)} cannot be read"
+            problem = f"the {format_card_kind(kind)}'s tables cannot be read"
             verification.problems.append(f"{problem} ({get_short_error_line(error)})")
             continue
         try:
@@ -241,13 +241,13 @@ def _find_policy_problems(tables: Mapping[str, pa.Table], verdict: Any) -> list[
     sections = tables.get("sections")
     status = "" if sections is None else read_stated_status(sections)
     if status not in POLICY_VERDICT_BY_STATUS:
-        return ["the model card states no status"]
+        return ["the model card has no status"]
     if (stated := POLICY_VERDICT_BY_STATUS[status]) in ("fail", "not_shown"):
-        return [f"the model card has the status “{status}”: its policy is not met"]
+        return [f"the model card has the status “{status}”, so its policy is not met"]
     if stated != verdict:
         return [
-            f"release.json gives {verdict!r:.40} as the result of the policy, but the model card "
-            f"has the status “{status}”"
+            f"release.json contains {verdict!r:.40} as the policy result, but the model card has "
+            f"the status “{status}”"
         ]
     return []
 
@@ -283,7 +283,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise HallmarkError(
             f"{folder} is not a complete release: it has no {MANIFEST_NAME}; copy the release "
-            "again, or write it with: hallmark release CHECKPOINT FOLDER"
+            "again, or create it with: hallmark release CHECKPOINT FOLDER"
         ) from error
     try:
         manifest = json.loads(content)
@@ -367,8 +367,7 @@ def _find_file_problems(folder: Path, entries: Mapping[str, Mapping[str, Any]]) 
         path, entry = folder / name, entries[name]
         if path.stat().st_size != entry["size"] or hash_file(path) != entry["sha256"]:
             problems.append(
-                f"the size or the SHA-256 of {_quote_name(name)} differs from that in "
-                f"{MANIFEST_NAME}"
+                f"the size or SHA-256 of {_quote_name(name)} does not match {MANIFEST_NAME}"
             )
     return problems
 

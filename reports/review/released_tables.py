@@ -65,7 +65,7 @@ def read_released_table(paths: Sequence[Path], table_name: str) -> pa.Table:
 def _check_size(table_name: str, value_count: int, byte_count: int) -> None:
     if value_count > MAX_TABLE_VALUES or byte_count > MAX_TABLE_BYTES:
         raise HallmarkError(
-            f"the table {table_name} is larger than that of any card: it has more than "
+            f"the {table_name} table is larger than any card table: it has more than "
             f"{MAX_TABLE_VALUES:,} values or {MAX_TABLE_BYTES // 1_000_000} MB"
         )
 
@@ -95,7 +95,8 @@ def _check_type(table_name: str, data_type: pa.DataType) -> None:
     )
     if is_refused:
         raise HallmarkError(
-            f"the table {table_name} has a column of the type {data_type!s:.100}, which no card has"
+            f"the {table_name} table has a column of type {data_type!s:.100}, which no card "
+            "contains"
         )
     for number in range(data_type.num_fields):
         _check_type(table_name, data_type.field(number).type)

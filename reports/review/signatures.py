@@ -145,9 +145,7 @@ def check_signatures(
         lines = lines_by_key.get(parsed.find_listable_key() or b"", [])
         if not lines:
             is_certificate, key = parsed.is_certificate, _compute_key_fingerprint(parsed.key)
-            return _make_unlisted_signer(
-                "the authority of its certificate" if is_certificate else key
-            )
+            return _make_unlisted_signer("its certificate's authority" if is_certificate else key)
         inputs = (statement, signature, repr(lines).encode(), time_and_revoked_keys)
         memory_key = tuple(map(sha256_hex, inputs))
         if memory_key in _remembered_checks:
@@ -258,7 +256,7 @@ def sign_with_agent(statement: bytes, public_key_file: Path) -> bytes:
     # The name is checked first, because the file must not even be opened if it is a private key.
     if public_key_file.suffix != ".pub":
         raise UsageError(
-            f"{public_key_file}: --key takes the public key, a file whose name ends with .pub; "
+            f"{public_key_file}: --key requires a public key file whose name ends with .pub; "
             "Hallmark does not read private keys"
         )
     if not public_key_file.is_file():
@@ -276,8 +274,8 @@ def sign_with_agent(statement: bytes, public_key_file: Path) -> bytes:
         signed = _run_ssh_keygen(arguments, statement, SIGN_TIMEOUT_SECONDS)
     if signed.returncode:
         raise HallmarkError(
-            f"the SSH agent did not sign with {public_key_file}; load the key with: ssh-add "
-            f"{shlex.quote(str(public_key_file.with_suffix('')))}; or omit --key to sign the "
+            f"the SSH agent did not sign with {public_key_file}; load the key with ssh-add "
+            f"{shlex.quote(str(public_key_file.with_suffix('')))}, or omit --key to sign the "
             "statement yourself"
         )
     return signed.stdout
@@ -310,7 +308,7 @@ def _run_ssh_keygen(
         raise HallmarkError(MISSING_SSH_KEYGEN) from error
     except subprocess.TimeoutExpired as error:
         raise HallmarkError(
-            f"ssh-keygen did not answer within {timeout_seconds:g} seconds; check the SSH agent "
+            f"ssh-keygen did not respond within {timeout_seconds:g} seconds; check the SSH agent "
             "and try again"
         ) from error
 
@@ -377,8 +375,8 @@ def _read_signer_file(path: Path) -> bytes:
     if lone_carriage_return and not content.startswith(_KRL_MAGIC):
         number = content.count(b"\n", 0, lone_carriage_return.start()) + 1
         raise UsageError(
-            f"{path}: line {number} contains a carriage return, which does not end a line for "
-            "ssh-keygen; save the file with line feeds"
+            f"{path}: line {number} contains a carriage return, which ssh-keygen does not treat "
+            "as a line ending; save the file with line feeds"
         )
     return content
 
@@ -422,8 +420,8 @@ def _group_lines_by_key(content: bytes) -> tuple[str, dict[bytes, list[bytes]]]:
             lines_by_key.setdefault(key, []).append(line)
     for key, lines_of_key in lines_by_key.items():
         if len(lines_of_key) > MAX_LINES_PER_KEY:
-            problem = f"{len(lines_of_key)} lines have the key {_compute_key_fingerprint(key)}"
-            message = f"{problem}; at most {MAX_LINES_PER_KEY} are possible, so remove the others"
+            problem = f"{len(lines_of_key)} lines contain the key {_compute_key_fingerprint(key)}"
+            message = f"{problem}; at most {MAX_LINES_PER_KEY} are allowed, so remove the others"
             return message, {}
     return "", lines_by_key
 

@@ -136,7 +136,7 @@ class Review(BaseModel):
         if self.decision == "reject" and self.expires is not None:
             raise ValueError("expires: only an approval can expire, not a rejection")
         if self.expires is not None and self.expires < self.date[:10]:
-            raise ValueError("expires: must not be before the date of the review")
+            raise ValueError("expires: must not be before the review date")
         return self
 
     def to_statement(self) -> bytes:

@@ -97,12 +97,12 @@ NULL_TEST_COLUMNS = (
 
 #: The column of findings about planted copies: a checkpoint may have read fewer than were planted.
 TIMES_READ_COLUMN = "times read (mean)"
-TIMES_READ_NOTE = "A copy counts as read if the training had read it completely by this step."
+TIMES_READ_NOTE = "A copy is treated as read if training had read it completely by this step."
 
 #: Of tables with figures that have a p but do not decide about harm.
 NOT_RANKED_NOTE = (
-    "A figure that is “not ranked” measures the question of another figure in a different way, or "
-    "is about planted text: whatever its p is, it is not one of the tests for harm."
+    "A figure marked “not ranked” answers the question of another figure in a different way, or "
+    "is about planted text. Whatever its p-value, it is not one of the tests for harm."
 )
 
 #: Columns that hold text, not numbers.
@@ -168,7 +168,7 @@ def build_summary_table(findings: Findings) -> DataTable | Paragraph:
     columns = ["measure", "value", "unit", "interval", "n", "conclusion", "scorer"]
     explanation = "The Metrics page explains each measure and its unit."
     cut_note = (
-        f"At most {MAX_MAIN_FIGURES} figures of an audit are shown; its page has all of them."
+        f"At most {MAX_MAIN_FIGURES} figures per audit are shown; the audit page shows the rest."
         if is_cut
         else ""
     )
@@ -195,7 +195,7 @@ def build_controls_page(findings: Findings) -> Section:
     """Build the page of the controls of all audits and of their scorers."""
     counts = count_control_results(collect_controls(findings))
     answer = (
-        "Controls have known answers; they test the audits, their baselines, the model and the "
+        "Controls have known answers and test the audits, their baselines, the model and the "
         "scorers."
     )
     summary = f"{answer} {counts[:1].upper()}{counts[1:]}."
@@ -206,8 +206,8 @@ def build_controls_page(findings: Findings) -> Section:
                 [
                     "A conclusion about stereotypes also requires that the model shows the "
                     "associations planted in its training text. This model does not show them, so "
-                    "these audits allow no conclusion although the model passed their controls: "
-                    f"{', '.join(weak_audits)}."
+                    "no conclusion can be drawn from these audits, even though the model passed "
+                    f"their controls: {', '.join(weak_audits)}."
                 ]
             )
         )
@@ -349,9 +349,7 @@ def _build_folded_metrics(
     artifact = findings.audit_artifacts.get(audit)
     if artifact is not None and "training_sizes" in artifact.tables:
         blocks.append(
-            Details(
-                "Text from which the baselines learned", build_baseline_text_table(findings, audit)
-            )
+            Details("Text used to train the baselines", build_baseline_text_table(findings, audit))
         )
     return blocks
 
@@ -360,7 +358,7 @@ def _build_folded_controls(findings: Findings, audit: str) -> list[Block]:
     controls = [row for row, _ in findings.by_audit[audit] if row["control"]]
     if all(row["control_target"] == "scorer" for row in controls):
         return []
-    return [Details("Controls of this audit", [findings.build_controls_table([audit])])]
+    return [Details("Controls for this audit", [findings.build_controls_table([audit])])]
 
 
 def _build_examples_section(main_findings: Sequence[Finding]) -> list[Section]:
@@ -376,7 +374,7 @@ def _build_examples_section(main_findings: Sequence[Finding]) -> list[Section]:
         [ShortFigure(figure), f" ({label_by_id[figure.id]})"]
         for _, figure in examples[:MAX_EXAMPLES]
     ]
-    lead = "Each number links to the cases from which it was computed, worst cases first."
+    lead = "Each number links to the cases it was computed from, worst first."
     return [Section("Examples", [Paragraph([lead]), BulletList(items)])]
 
 
@@ -421,9 +419,9 @@ def _build_method_section(
         )
     if method_rows:
         columns = ["metric", "method used for the first figure", "scorer", "number of methods"]
-        note = "The evidence page of each figure states how it was measured."
+        note = "Each figure's evidence page describes how the figure was measured."
         if collect_scorer_limits(scorer_controls):
-            note += " What the scorers often miss is stated under Limits."
+            note += " The Limits section lists what the scorers often miss."
         table = DataTable(
             "How each metric was measured", columns, method_rows, frozenset({3}), note
         )
@@ -491,7 +489,7 @@ def _build_limits_section(
         if row["inconclusive_reason"] and not row["is_variant"]
     )
     items += [
-        [f"Some figures allow no conclusion, because {remove_reason_lead(reason)}."]
+        [f"No conclusion can be drawn from some figures, because {remove_reason_lead(reason)}."]
         for reason in reasons
     ]
     section = Section("Limits", [BulletList(items)] if items else [])
@@ -503,7 +501,7 @@ def _build_limits_section(
             *error_rates.describe_error_rates(audit),
         )
     if not section.blocks:
-        section.add_blocks(Paragraph(["No limits are stated for this audit."]))
+        section.add_blocks(Paragraph(["No limits are documented for this audit."]))
     return section
 
 
@@ -579,8 +577,8 @@ def build_metric_table(
         notes.append(
             f"The table shows {len(rows)} of {len(metric_findings)} findings: all findings about "
             "groups of people, and those with the smallest p or the largest difference from the "
-            "value expected with no effect. All findings are in the findings table of the "
-            f"audit_{audit} stage."
+            f"value expected with no effect. The audit_{audit} stage's findings table lists all "
+            "findings."
         )
     if TIMES_READ_COLUMN in columns:
         notes.append(TIMES_READ_NOTE)
@@ -651,9 +649,7 @@ def build_baseline_text_table(findings: Findings, audit: str) -> list[Block]:
         else ""
     )
     return [
-        DataTable(
-            "Text from which the baselines learned", columns, rows, frozenset({1, 2, 3}), note
-        ),
+        DataTable("Text used to train the baselines", columns, rows, frozenset({1, 2, 3}), note),
         Paragraph(["The model and the baselines were measured on ", held_out_bytes, "."]),
     ]
 
@@ -684,6 +680,6 @@ def _describe_first_or_common_value(label: str, rows: Sequence[dict[str, Any]], 
     if len(distinct_values) == 1:
         return f"{label}: {distinct_values[0].rstrip('.')}."
     return (
-        f"{label} of the first row: {distinct_values[0].rstrip('.')}. Other rows differ; their "
-        f"evidence pages show the {label.lower()}."
+        f"{label} in the first row: {distinct_values[0].rstrip('.')}. Other rows differ; see "
+        f"their evidence pages for the {label.lower()}."
     )

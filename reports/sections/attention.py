@@ -64,8 +64,7 @@ def build_attention_section(
     section.add_blocks(
         Paragraph(
             [
-                "The figures show the attention of the model while it reads the configured "
-                "texts. All ",
+                "The figures show the model's attention while it reads the configured texts. All ",
                 weight_count,
                 ", by layer and head, are in the ",
                 Code("weights"),

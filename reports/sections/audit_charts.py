@@ -114,16 +114,16 @@ def build_audit_chart(findings: Sequence[Finding], description: ChartDescription
     compared_count = sum(UNTRAINED_TEST in method for method in tested_methods)
     if compared_count:
         subject = (
-            "The p-value of each figure also takes into account a comparison"
+            "Each figure's p-value also accounts for a comparison"
             if compared_count == len(tested_methods)
             else (
-                f"The p-values of {compared_count} of {len(tested_methods)} figures also take into "
-                "account a comparison"
+                f"The p-values of {compared_count} of {len(tested_methods)} figures also account "
+                "for a comparison"
             )
         )
         caption += (
-            f" {subject} with small untrained models, because even such models may prefer one side "
-            "where items share words."
+            f" {subject} with small untrained models, because even these models can prefer one "
+            "side when items share words."
         )
     return build_interval_chart(
         slugify(description.metric),
@@ -171,7 +171,7 @@ def build_interval_chart(
     reasons = {row["inconclusive_reason"] for row, _ in measured_findings}
     if all(reasons):
         caption += (
-            " No conclusion follows from these figures, because "
+            " No conclusion can be drawn from these figures, because "
             f"{remove_reason_lead(min(reasons))}."
         )
     labels = build_part_labels([row["slice"] for row, _ in measured_findings])

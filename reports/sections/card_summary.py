@@ -70,9 +70,9 @@ INSTRUMENT_TESTS = ("instrument", "baseline")
 
 #: What figures are compared with.
 COMPARISON_NOTE = (
-    "The value expected with no effect (null value) is what an audit would measure on average if "
-    "the effect did not exist. A baseline is another model, method or text whose figure replaces "
-    "the null value."
+    "The value expected with no effect (null value) is the average result that an audit would "
+    "measure if the effect did not exist. A baseline is another model, method or text whose value "
+    "replaces the null value."
 )
 
 #: What intervals do not say.
@@ -240,7 +240,7 @@ def _list_further_harms(findings: Findings, coverage: AuditCoverage) -> list[Blo
     shown_findings = [*ranked_findings, *unranked_findings][:MAX_SHOWN_FINDINGS]
     if not shown_findings:
         return []
-    lead = "Further harms found, which the first screen only counts:"
+    lead = "Further harms, which the first screen counts but does not list:"
     items = [_describe_harmful_finding(finding, findings) for finding in shown_findings]
     return [
         Paragraph([lead]),
@@ -273,10 +273,7 @@ def _describe_items(measured_count: int, with_files_count: int) -> str:
     if not with_files_count:
         return "The audits use built-in items or the training corpus."
     verb = "reads" if with_files_count == 1 else "read"
-    text = (
-        f"{format_count(with_files_count, 'audit')} {verb} files; the table below names these "
-        "files."
-    )
+    text = f"{format_count(with_files_count, 'audit')} {verb} files; the table below lists them."
     if with_files_count == measured_count:
         return text
     return f"{text} The other audits use built-in items or the training corpus."
@@ -301,7 +298,7 @@ def describe_empty_audits_and_item_notes(
         for audit, reason in missing_reason_by_audit.items()
     ]
     item_notes = [
-        f"The audit “{get_audit_title(audit)}” skipped or flagged items ({', '.join(notes)})."
+        f"The “{get_audit_title(audit)}” audit skipped or flagged items ({', '.join(notes)})."
         for audit, rows in findings_by_audit.items()
         if (notes := list_item_notes(audit, rows))
     ]
@@ -496,24 +493,24 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
             "where there is none. Do not use the results of these audits until the cause is known."
         ]
     else:
-        sentences = ["All controls of the audits and baselines gave the expected result."]
+        sentences = ["All audit and baseline controls gave the expected result."]
     sentences.append(_format_as_sentence(count_control_results(controls)))
     if collect_scorer_limits(control.row for control in controls):
         sentences.append(
-            "Figures based on a scorer say nothing about harmful text that the scorer misses; "
-            "“Limits” on the first screen lists the kinds of text concerned."
+            "Figures based on a scorer do not cover harmful text that the scorer misses; “Limits” "
+            "on the first screen lists the affected types of text."
         )
     if passed_controls := _list_passed_model_controls(controls, [*weak_audits, *unjudged_audits]):
         sentences.append(
             "This model passes the controls that these audits require: "
-            f"{'; '.join(passed_controls)}. Capability was not tested for audits named neither "
+            f"{'; '.join(passed_controls)}. Capability was not tested for audits listed neither "
             "here nor under “Not measured”."
         )
     if unjudged_audits:
         sentences.append(
             "It could not be determined whether this model is capable enough for these audits: "
-            f"{', '.join(unjudged_audits)}. The card draws no conclusion from their figures; the "
-            "pages of these audits give the reasons."
+            f"{', '.join(unjudged_audits)}. The card draws no conclusion from their figures; see "
+            "the pages of these audits for the reasons."
         )
     audits_without_numbers = dict.fromkeys(
         get_audit_title(control.audit)
@@ -523,7 +520,7 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
     if audits_without_numbers:
         sentences.append(
             f"The model returned no valid number in {', '.join(audits_without_numbers)}. Check "
-            "its weights for NaN or infinity."
+            "its weights for NaN or infinite values."
         )
     if not weak_audits:
         return [" ".join(sentences)]
@@ -590,16 +587,16 @@ def build_verdicts_table(verdicts: Sequence[Mapping[str, Any]], findings: Findin
         )
     omitted_count = len(verdicts) - len(rows)
     note = (
-        "Each rule limits one figure; the risks on the first screen are judged by all tests, and "
-        "by whether these tests detect planted text. “Not shown” means that the finding shows "
-        "neither compliance with the rule nor a violation of it."
+        "Each rule limits a single figure, whereas the risks on the first screen are judged by "
+        "all tests and by whether these tests detect planted text. “Not shown” means that the "
+        "finding shows neither compliance with the rule nor a violation."
     ) + (
-        f" The verdicts table of the run contains {format_count(omitted_count, 'further verdict')}."
+        f" The run's verdicts table contains {format_count(omitted_count, 'further verdict')}."
         if omitted_count
         else ""
     )
     columns = ["rule", "finding", "verdict", "value", "distance", "reason"]
-    return DataTable("Verdicts of the policy", columns, rows, frozenset({3}), note)
+    return DataTable("Policy verdicts", columns, rows, frozenset({3}), note)
 
 
 def _format_distance(verdict_row: Mapping[str, Any], figure: Figure | None) -> str:
@@ -725,8 +722,8 @@ def _describe_omitted_harms(
     return [
         Paragraph(
             [
-                "This list contains only the largest finding for each metric of an audit, and at "
-                f"most {MAX_SHOWN_FINDINGS} findings. It omits "
+                "This list contains only the largest finding for each audit metric, and at most "
+                f"{MAX_SHOWN_FINDINGS} findings. It omits "
                 f"{format_count(omitted_count, 'further harm')}; to list all of them, run "
                 "hallmark findings."
             ]

@@ -16,10 +16,10 @@ from hallmark.reports.sections.findings import get_audit_title
 from hallmark.tasks.contract import Artifact, HallmarkError, column, table_schema
 
 TENSOR_SCHEMA = table_schema(
-    "The tensors of a safetensors file.",
-    column("tensor_name", pa.string(), "label", "name of the tensor"),
-    column("dtype", pa.string(), "label", "data type of the tensor"),
-    column("shape", pa.list_(pa.int64()), "figure", "dimensions of the tensor"),
+    "The tensors in a safetensors file.",
+    column("tensor_name", pa.string(), "label", "tensor name"),
+    column("dtype", pa.string(), "label", "tensor data type"),
+    column("shape", pa.list_(pa.int64()), "figure", "tensor dimensions"),
     column("parameter_count", pa.int64(), "figure", "number of elements", unit="parameters"),
 )
 
@@ -111,7 +111,7 @@ def read_file_rows(artifact: Artifact, file_name: str) -> pa.Table:
     if file_name.endswith(".safetensors"):
         return _read_safetensors_header(artifact.fetch_file(file_name))
     raise HallmarkError(
-        f"the file {file_name!r:.80} of {artifact.name} has no rows that support figures"
+        f"the {file_name!r:.80} file of {artifact.name} has no rows that support figures"
     )
 
 
@@ -149,7 +149,7 @@ def describe_inference_settings(audits: Mapping[str, Artifact]) -> str:
             if (row["dtype"], row["precision"]) == ("float32", "bf16"):
                 description += ", matrix products in bfloat16"
             if row["batch_size"] is not None:
-                description += f", at most {row['batch_size']} rows per call of the model"
+                description += f", at most {row['batch_size']} rows per model call"
             audits_by_description.setdefault(description, []).append(get_audit_title(audit))
     if not audits_by_description:
         return "Not known."
@@ -218,12 +218,12 @@ def read_vocabulary(checkpoint: Artifact) -> StoredVocabulary | None:
             {"token_id": token_id, "token": token_by_id[token_id]}
             for token_id in sorted(token_by_id)
         ]
-        tokenizer_kind = str(model.get("type") or "not said in tokenizer.json")
+        tokenizer_kind = str(model.get("type") or "not specified in tokenizer.json")
         return StoredVocabulary(
             tokenizer_kind, pa.Table.from_pylist(rows, schema=VOCABULARY_SCHEMA)
         )
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         raise HallmarkError(
-            f"{path} is not a valid tokenizer of the tokenizers library ({str(error)[:120]!r}); "
+            f"{path} is not a valid tokenizer for the tokenizers library ({str(error)[:120]!r}); "
             "recreate the checkpoint"
         ) from error

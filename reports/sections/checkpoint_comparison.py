@@ -46,7 +46,7 @@ CORRECTED_INTERVAL_TEMPLATE = (
     ". At {last}, its {level:g} % interval, corrected for this choice, is {low} to {high}"
 )
 SELECTION_CAVEAT = ". Some of its change may be due to this selection"
-P_CORRECTION_NOTE = ". Its p is corrected for all these findings"
+P_CORRECTION_NOTE = ". Its p-value is corrected for all of these findings"
 
 #: Below this, p is shown as a bound.
 MIN_EXACT_P = 1e-300
@@ -251,7 +251,7 @@ def build_exclusions_table(
             ]
             rows.append([audit_title, redact("; ".join(metric_texts)), reason])
     if not audits:
-        return Paragraph(["No audit of these checkpoints is in the store."])
+        return Paragraph(["The store contains no audits of these checkpoints."])
     if not rows and not any(audit.comparisons for audit in audits):
         return Paragraph(["The audits of these checkpoints produced no findings."])
     if not rows:

@@ -102,7 +102,7 @@ def build_composition_section(corpus: CorpusFigures, stated_licence: str | None 
     ]
     return Section(
         "Composition",
-        [Paragraph(["An instance is one document: a text with its source."])],
+        [Paragraph(["Each instance is one document, consisting of a text and its source."])],
         [
             *build_additions_section(corpus),
             build_sources_section(corpus),
@@ -133,9 +133,8 @@ def list_plant_canaries_labels(corpus: CorpusFigures) -> list[str]:
 
 #: The figures that cover only the last addition of a corpus that grew.
 LAST_ADDITION_SCOPE = (
-    "removal rates by group, document counts per stage, removals by reason, quarantine, "
-    "personal data, toxicity, published quality rules, near copies, and recovery of known "
-    "effects"
+    "removal rates by group, document counts per stage, removals by reason, quarantine, personal "
+    "data, toxicity, published quality rules, near-duplicates, and recovery of known effects"
 )
 
 
@@ -169,7 +168,7 @@ def add_kept_figure_of_addition(
     )
     return corpus.book.figures.get(figure_id) or corpus.book.add_computed_figure(
         figure_id,
-        f"number of {unit_label} in addition number {addition_number} to the corpus",
+        f"number of {unit_label} in corpus addition {addition_number}",
         unit_label,
         (stage_label, "accounts"),
         {"unit": unit},
@@ -189,11 +188,10 @@ def build_additions_section(corpus: CorpusFigures) -> Iterator[Section]:
         ]
         rows.append([str(number), Code(corpus.stage_artifacts[label].name), *cells])
     explanation = (
-        "The corpus was extended: the documents of earlier runs are unchanged, and the last run "
-        "added further documents. It compared the new documents with all earlier ones and "
-        "removed those that are exact or near copies of an earlier document. These sections "
-        f"describe only the last addition: {LAST_ADDITION_SCOPE}. All other sections describe "
-        "the whole corpus."
+        "The corpus was extended: the last run added documents and left those from earlier runs "
+        "unchanged. It compared the new documents with all earlier ones and removed exact copies "
+        "and near-duplicates of earlier documents. These sections describe only the last "
+        f"addition: {LAST_ADDITION_SCOPE}. All other sections describe the whole corpus."
     )
     columns = ["addition", "artifact", "documents", "bytes"]
     yield Section(
@@ -262,13 +260,13 @@ def _build_declarations_table(corpus: CorpusFigures) -> Iterator[DataTable]:
         )
     max_rows = corpus.max_rows
     note = (
-        f"The table shows the first {max_rows} of {len(rows):,} sources; all are in the sources "
-        "table of the ingest stage."
+        f"The table shows the first {max_rows} of {len(rows):,} sources; the ingest stage's "
+        "sources table lists all of them."
     )
     if is_any_stated:
         columns = ["source", "licence", "origin", "collected"]
         yield DataTable(
-            "Declarations of the sources",
+            "Source declarations",
             columns,
             rows[:max_rows],
             frozenset(),
@@ -324,7 +322,7 @@ def _describe_sources_without_licence(sources: Sequence[str]) -> str:
     names = ", ".join(sources[:MAX_NAMED_SOURCES])
     other_count = len(sources) - MAX_NAMED_SOURCES
     others = f" and {format_count(other_count, 'other source')}" if other_count > 0 else ""
-    return f"The config states no licence for {names}{others}."
+    return f"The config specifies no licence for {names}{others}."
 
 
 def build_lengths_section(corpus: CorpusFigures) -> Section:
@@ -391,7 +389,7 @@ def build_toxicity_section(corpus: CorpusFigures) -> Section:
         "toxicity",
         "score",
         "score",
-        "Toxicity of documents before the filter",
+        "Document toxicity before filtering",
         "No document has a toxicity score.",
         scorer=scorer,
     )
@@ -401,10 +399,10 @@ def build_toxicity_section(corpus: CorpusFigures) -> Section:
             build_toxicity_status_table(corpus),
             Paragraph(
                 [
-                    "The scorer reads only texts in languages that it supports. If a document has "
+                    "The scorer reads only text in languages that it supports. If a document has "
                     "no score, its toxicity is unknown, neither high nor low. A rule removes "
-                    "documents without a score only if it is configured to; the recorded reason is "
-                    "then the name of the rule, followed by “unknown”. The scorer is "
+                    "documents without a score only if it is configured to; the recorded reason "
+                    "is then the rule's name followed by “unknown”. The scorer is "
                     f"{scorer or 'not known'}. A score is an estimate: scorers are known to rate "
                     "harmless text as toxic when it is written in certain dialects or mentions "
                     "minorities."
@@ -431,9 +429,9 @@ def describe_toxicity_windows(corpus: CorpusFigures) -> list[Block]:
     return [
         Paragraph(
             [
-                "The toxicity of a document is the highest score of its windows of up to "
-                f"{config['window_characters']:,} characters, not their mean. An insult "
-                "therefore counts equally in long and short texts. The scored text is the text "
+                "A document's toxicity is the highest score of its windows of up to "
+                f"{config['window_characters']:,} characters, not their mean. An insult therefore "
+                "has the same effect in long and short documents. The scored text is the text "
                 "that the filter read"
                 + (", before cut_toxic removed windows from it." if has_span_removal else ".")
             ]
@@ -448,7 +446,7 @@ TOXICITY_STATUS_LABELS = {
     "undetermined language": "in an undetermined language and a script that the scorer does not "
     "support",
     "cleared": "cleared by the cheap scorer and therefore not scored",
-    "empty": "without a visible character",
+    "empty": "without visible characters",
     "failed": "on which the scorer failed",
 }
 
@@ -593,7 +591,7 @@ def build_identity_mentions_section(corpus: CorpusFigures) -> Section:
         DataTable("Identity terms in the text", columns, rows, frozenset({1, 2}), note),
         Paragraph(
             [
-                "Mentions are counted with a short list of English words; only whole words count.",
+                "Mentions are counted by matching whole words from a short list of English words.",
                 describe_planted_mentions(
                     corpus.profile["identities"].read(["source", "mentions"]).to_pylist()
                 ),
@@ -637,11 +635,11 @@ def build_canaries_section(corpus: CorpusFigures) -> Section:
                 [
                     "The secrets, records and associations are invented; the passages were taken "
                     "from the corpus. The number of copies of each text was assigned at random. "
-                    "Texts with 0 copies were never planted and serve as controls; an excerpt of "
-                    "such a passage may nevertheless occur in another document, so that training "
-                    "can read it. An association is a sentence that attributes an invented trait "
-                    "to an invented group; the planted share determines how often "
-                    "sentences about the group state this trait."
+                    "Texts with 0 copies were never planted and serve as controls. However, an "
+                    "excerpt of such a passage can occur in another document, where training can "
+                    "read it. An association is a sentence that attributes an invented trait to "
+                    "an invented group; the planted share determines how often sentences about "
+                    "the group state this trait."
                 ]
             ),
             DataTable("Planted texts", columns, rows, frozenset({1, 2, 3, 4})),

@@ -20,9 +20,8 @@ PLANTED_SOURCE_PREFIX = "planted/"
 UNKNOWN_VALUE, OTHER_VALUES = "unknown", "other"
 
 LANGUAGE_NOTE = (
-    "Languages are given as ISO 639 codes; zxx stands for text without a language, such as code "
-    "or numbers. Unknown languages include those that the detector could not determine with "
-    "confidence."
+    "Languages are shown as ISO 639 codes; zxx means text without a language, such as code or "
+    "numbers. “Unknown” includes languages that the detector could not determine with confidence."
 )
 
 
@@ -80,7 +79,7 @@ def build_breakdown_section(
     if table_rows:
         notes = [LANGUAGE_NOTE] if "language" in shown_dimensions else []
         if has_smaller_values:
-            notes.append("The composition table of the profile lists the other values.")
+            notes.append("The profile's composition table lists the other values.")
         columns = ["by", "value", "documents", "share of bytes"]
         caption = "Documents by metadata"
         section.add_blocks(
@@ -90,11 +89,10 @@ def build_breakdown_section(
         declared_licences or (stated_licence and stated_licence.strip())
     ):
         unknown_dimensions.remove("licence")
-        message = "No document is from a source that declares a licence."
+        message = "No document comes from a source with a declared licence."
         if not declared_licences:
             message = (
-                "No source declares a licence; the licence stated for the whole corpus is on "
-                "this page."
+                "No source declares a licence; this page shows the licence for the whole corpus."
             )
         section.add_blocks(Paragraph([message]))
     if unknown_dimensions:
@@ -143,8 +141,9 @@ def describe_planted_mentions(rows: Iterable[Row]) -> str:
         return ""
     verb = "is" if planted_count == 1 else "are"
     return (
-        f" {format_count(planted_count, 'counted mention')} {verb} in planted documents; every "
-        "copy counts. Other pages may exclude planted documents, so their figures can differ."
+        f" {format_count(planted_count, 'counted mention')} {verb} in planted documents, with "
+        "every copy included. Other pages may exclude planted documents, so their figures can "
+        "differ."
     )
 
 
@@ -160,7 +159,7 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section = Section("Occupations near gendered words")
     if total_row is None or total_row["women_share"] is None:
         message = (
-            "No mention of a listed occupation has more words for one gender nearby than for the "
+            "No mention of a listed occupation is near more words for one gender than for the "
             "other."
         )
         section.add_blocks(Paragraph([message]))
@@ -181,10 +180,10 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(
         Paragraph(
             [
-                "A mention of an occupation is counted if more words for one gender than for the "
-                "other are near it in the same sentence. Of the counted mentions, ",
+                "An occupation mention is counted if, in the same sentence, it is near more words "
+                "for one gender than for the other. Of the counted mentions, ",
                 overall_share,
-                " have more words for women (such as she, her, woman, Mrs) nearby than for men.",
+                " are near more words for women (such as she, her, woman, Mrs) than for men.",
                 describe_planted_mentions(
                     [
                         {
@@ -219,13 +218,13 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
             else ""
         )
         note = (
-            f"{limit_note}Occupations are sorted by skew, which is the distance from the share "
-            "over all occupations to the nearer end of the interval. n is the number of mentions. "
-            "The profile's occupations table lists all occupations."
+            f"{limit_note}Occupations are sorted by skew, the distance from the share over all "
+            "occupations to the nearer end of the interval. n is the number of mentions. The "
+            "profile's occupations table lists all occupations."
         )
         section.add_blocks(
             DataTable(
-                "Occupations whose share of women differs from that of all occupations",
+                "Occupations whose share of women differs from the overall share",
                 columns,
                 table_rows,
                 frozenset({1, 2, 3}),
@@ -237,11 +236,11 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
             [
                 "Number of occupations for which no difference was found, because the interval "
                 f"contains the share of all occupations: {inconclusive_count:,}. Number of "
-                "mentioned occupations that never have more words for one gender nearby than "
-                f"for the other: {len(occupation_rows) - len(rows_with_share):,}. About one in "
-                "twenty comparisons shows a difference by chance. Wilson intervals assume "
-                "independent mentions and are too narrow where a text repeats itself. The profile "
-                "counts English words, not roles: a printer may be a machine."
+                "mentioned occupations that are never near more words for one gender than for the "
+                f"other: {len(occupation_rows) - len(rows_with_share):,}. About one in twenty "
+                "comparisons shows a difference by chance. Wilson intervals assume independent "
+                "mentions and are too narrow for repetitive text. The profile counts English "
+                "words, not roles: a printer can be a machine."
             ]
         )
     )
@@ -258,7 +257,7 @@ def _add_women_share_figure(corpus: CorpusFigures, row: Row, label: str) -> Figu
     mention_count = row["women_mentions"] + row["men_mentions"]
     return corpus.book.add_computed_figure(
         f"occupations-{row['occupation'] or 'all'}",
-        f"share of mentions with more words for women nearby than for men, {label}",
+        f"share of mentions near more words for women than for men, {label}",
         "share",
         (PROFILE, "occupations"),
         {"source": "", "occupation": row["occupation"]},

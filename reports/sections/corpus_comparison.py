@@ -33,7 +33,7 @@ COMPARED_STAGES = (PROFILE, EFFECTS, CURATION_EVALUATION)
 RATE_NOTE = (
     "Differences between shares are in percentage points. The 95 % interval of a difference "
     "combines the intervals of both shares (Newcombe 1998), as if the corpora had no documents in "
-    "common; if they do, the interval is too wide."
+    "common. If they do, the interval is too wide."
 )
 
 
@@ -195,11 +195,9 @@ _TABLES = (
         _read_removal_rates,
         RATE_NOTE,
     ),
+    _TableSpecification("Personal data found", ("type",), "spans", PROFILE, _read_personal_data),
     _TableSpecification(
-        "Personal data that was found", ("type",), "spans", PROFILE, _read_personal_data
-    ),
-    _TableSpecification(
-        "Error rates of the toxicity filter",
+        "Toxicity filter error rates",
         ("source", "stage", "documents", "measure"),
         "share",
         CURATION_EVALUATION,
@@ -227,7 +225,7 @@ def compare_corpora(
         first_artifact, second_artifact = before.get(table.stage), after.get(table.stage)
         if first_artifact is None or second_artifact is None:
             sides = "only one corpus has" if first_artifact or second_artifact else "no corpus has"
-            missing.append((table.title, f"{sides} results of the {table.stage} stage"))
+            missing.append((table.title, f"{sides} results from the {table.stage} stage"))
             continue
         try:
             first_figures, second_figures = table.read(first_artifact), table.read(second_artifact)

@@ -197,8 +197,8 @@ class CorpusFigures:
         sorted_values = ordered[column].to_pylist()
         limit = len(sorted_values) if table == "identities" else self.max_rows
         note = (
-            f"The table shows {limit} of {len(sorted_values):,} rows, largest first; all are in "
-            f"the {table} table of the profile."
+            f"The table shows {limit} of {len(sorted_values):,} rows, largest first; the "
+            f"profile's {table} table lists all of them."
         )
         return LimitedSelection(sorted_values[:limit], note if len(sorted_values) > limit else "")
 

@@ -116,8 +116,8 @@ def add_removal_ratio_figure(
         confidence_level=CONFIDENCE_LEVEL,
         missing_reason="no other documents were removed",
         missing_text=INFINITE_RATIO,
-        method="exact interval with clusters of near copies as units; see the description of the "
-        "column `low`",
+        method="exact interval with clusters of near-duplicates as units; see the description of "
+        "the `low` column",
     )
 
 
@@ -204,9 +204,9 @@ def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineE
     direction = "higher" if row["score_difference"] > 0 else "lower"
     return [
         [
-            "The toxicity scorer gives a sentence a different score if only the group that it "
-            f"mentions changes. Among {format_count(len(swaps), 'pair')} of groups, the largest "
-            "mean change is ",
+            "The toxicity scorer's rating of a sentence changes when only the mentioned group "
+            f"changes. Among {format_count(len(swaps), 'pair')} of groups, the largest mean "
+            "change is ",
             ShortFigure(figure) if details else figure,
             f"{details}: sentences score {direction} if they mention {row['other_group']} than if "
             f"they mention {row['group_name']}.",
@@ -262,7 +262,7 @@ def describe_lost_duplicates(corpus: CorpusFigures) -> list[list[InlineElement]]
     return [
         [
             figures[0],
-            " were removed as duplicates of a document that was itself removed later; ",
+            " were removed as duplicates of documents that were themselves removed later; ",
             figures[1],
             " have no remaining documents.",
         ]
@@ -286,22 +286,22 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
     """Build one table of removal rates by group for each rule."""
     outcome = corpus.describe_rule_outcome()
     introduction = (
-        "For each reason in a ledger, the tables compare two shares: the share of the documents of "
-        f"a group that were {outcome} for this reason, and the corresponding share of all "
-        "other documents that the rule judged. Intervals treat clusters of near copies, not single "
+        "For each reason in a ledger, the tables compare two shares: the share of a group's "
+        f"documents that were {outcome} for this reason, and the corresponding share of all other "
+        "documents that the rule judged. Intervals treat clusters of near-duplicates, not single "
         "documents, as independent. A group is listed if its unadjusted ratio differs from 1 with "
-        "p below 5 %, after correction for testing all groups of the rule. The ratio adjusted for "
-        "source is not tested: where it is near 1 or on the opposite side of 1 from the "
+        "p below 5 %, after correction for testing all of the rule's groups. The ratio adjusted "
+        "for source is not tested. Where it is near 1 or on the opposite side of 1 from the "
         "unadjusted ratio, the sources may explain the difference. Groups with few documents are "
         "omitted. For records that the ingest stage removed, only the source is known. Documents "
-        "withheld for planting do not count as removed."
+        "withheld for planting are not treated as removed."
     )
     if outcome != "removed":
         introduction += (
             " A rule that tags documents removes none: its shares are relative to the documents "
             "that its stage kept."
         )
-    introduction += " All rules and groups are in the removal_rates table."
+    introduction += " The removal_rates table lists all rules and groups."
     section = Section("By rule", [Paragraph([introduction])])
     rows_by_rule: dict[tuple[str, str], list[Row]] = {}
     for row in read_removal_effects_rows(corpus, "removal_rates"):
@@ -358,7 +358,7 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
         )
     if not rows_by_rule:
         section.blocks = [
-            Paragraph(["No rule removed enough documents of any group for a comparison."])
+            Paragraph(["No rule removed enough documents from any group for a comparison."])
         ]
     return section
 
@@ -408,15 +408,15 @@ def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
                     ["documents", *threshold_headings],
                     table_rows,
                     frozenset(range(1, len(threshold_headings) + 1)),
-                    "Ratios are computed only from documents with a value that the rule can test; "
-                    "the tables for each rule include all documents that the rule received. Rows "
-                    "are sorted by the ratio at the configured threshold. Intervals, n and all "
-                    "groups are in the threshold_rates table.",
+                    "Ratios are computed only from documents with a value that the rule can test, "
+                    "whereas the tables for each rule include all documents that the rule "
+                    "received. Rows are sorted by the ratio at the configured threshold. The "
+                    "threshold_rates table contains intervals, n and all groups.",
                 )
             )
     if not section.blocks:
         message = (
-            "No rule with a numeric threshold judged enough documents of any group or dialect "
+            "No rule with a numeric threshold judged enough documents from any group or dialect "
             "for a comparison."
         )
         section.add_blocks(Paragraph([message]))
@@ -460,9 +460,9 @@ def _describe_swap_intervals(corpus: CorpusFigures, rows: Sequence[Row]) -> str:
     if not interval:
         return ""
     return (
-        "Each interval holds for a pair that was chosen in advance. Corrected for the choice of "
-        f"the largest difference among {format_count(len(rows), 'pair')} of groups, as the "
-        f"datasheet states it, the interval of {figure.short_text} is {interval}. "
+        "Each interval is valid for a pair that was chosen in advance. In the datasheet, the "
+        f"interval of {figure.short_text} is corrected for choosing the largest difference among "
+        f"{format_count(len(rows), 'pair')} of groups: {interval}. "
     )
 
 
@@ -475,7 +475,7 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
     )
     for origin, origin_label in (
         ("templates", "Hallmark's own sentences"),
-        ("corpus", "sentences of the corpus"),
+        ("corpus", "sentences from the corpus"),
     ):
         origin_rows = [swap_row for swap_row in rows if swap_row["origin"] == origin]
         significant_rows = [
@@ -522,16 +522,16 @@ def build_group_swap_section(corpus: CorpusFigures) -> Section:
                 f"the corpus. {_describe_swap_intervals(corpus, origin_rows)}"
             )
         note += (
-            f"The scores of {len(significant_rows)} of {format_count(len(origin_rows), 'pair')} of "
-            f"groups differ significantly.{untested_note} The table shows the largest differences "
-            "and the largest difference for every group; all differences are in the "
-            "swap_differences table. “Crossed” is the share of sentences for which only one of the "
+            f"The scores of {len(significant_rows)} of {format_count(len(origin_rows), 'pair')} "
+            f"of groups differ significantly.{untested_note} The table shows the largest "
+            "differences and the largest difference for every group; the swap_differences table "
+            "lists all differences. “Crossed” is the share of sentences for which only one of the "
             f"two scores passes the threshold of {rows[0]['threshold']:g}. Scorer: "
             f"{format_swap_scorer_with_digest(corpus)}."
         )
         section.add_blocks(
             DataTable(
-                f"Bias of the toxicity scorer, measured on {origin_label}",
+                f"Toxicity scorer bias, measured on {origin_label}",
                 columns,
                 table_rows,
                 frozenset({1, 2, 3, 4}),
@@ -594,13 +594,13 @@ def build_removed_examples_section(corpus: CorpusFigures) -> Section:
     note = (
         "The table first lists the highest ratio for each source and language, then the highest "
         "remaining ratios. Each number of examples links to the documents, which are redacted as "
-        "on all pages; hallmark export-site --unredacted shows them unredacted, on this machine "
-        "only."
+        "on all pages. To view them unredacted on this machine only, run hallmark export-site "
+        "--unredacted."
     )
     if len(example_by_rule_group) > len(table_rows):
         note = (
-            f"The table shows {len(table_rows)} of {len(example_by_rule_group)} rows; all are in "
-            f"the removed_examples table of the removal_effects stage. {note}"
+            f"The table shows {len(table_rows)} of {len(example_by_rule_group)} rows; the "
+            f"removal_effects stage's removed_examples table lists all of them. {note}"
         )
     columns = ["documents", "stage", "reason", "ratio", "examples"]
     section.add_blocks(
@@ -649,9 +649,9 @@ def build_lexicon_accuracy_section(corpus: CorpusFigures) -> Section:
                     " of the mentions (recall). The share of the lexicon's matches that are "
                     "mentions (precision) is ",
                     precision,
-                    ". One author wrote the lexicon and the sentences, so accuracy on other text "
-                    "is probably lower. The lexicon_accuracy table lists the accuracy for each "
-                    "group.",
+                    ". The same author wrote the lexicon and the sentences, so accuracy on other "
+                    "text is probably lower. The lexicon_accuracy table lists the accuracy for "
+                    "each group.",
                 ]
             )
         ],

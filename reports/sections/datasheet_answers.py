@@ -236,7 +236,7 @@ class DatasheetMeasurements:
         ]
         more = len(sources) - len(shown_sources)
         return [
-            "Documents, each of which is one text with the name of its source. Total: ",
+            "Documents, each consisting of one text and the name of its source. Total: ",
             ShortFigure(self.documents),
             ". By source: " if counts else ".",
             *_list_counts(counts),
@@ -284,7 +284,7 @@ class DatasheetMeasurements:
         content: list[InlineElement] = [
             "Each of the ",
             self.documents,
-            " consists of raw text in Unicode and the name of its source.",
+            " consists of raw Unicode text and the name of its source.",
         ]
         if median := self._read_quantile("lengths", "bytes", "bytes per document", 0.5):
             content += [" The median length is ", median, "."]
@@ -311,7 +311,7 @@ class DatasheetMeasurements:
         content: list[InlineElement] = [
             "No. None of the ",
             self.documents,
-            " has a label or target for a task.",
+            " has a task label or target.",
         ]
         if self.corpus.profile["toxicity_status"].row_count:
             scored = self._sum(
@@ -323,9 +323,9 @@ class DatasheetMeasurements:
                 reason="",
             )
             content += [
-                " Curation adds computed values: for example, ",
+                " Curation adds computed values; for example, ",
                 ShortFigure(scored),
-                " documents that were kept have a toxicity score. These are estimates.",
+                " kept documents have a toxicity score. These values are estimates.",
             ]
         return content
 
@@ -346,8 +346,8 @@ class DatasheetMeasurements:
             masked,
             " (such as personal data) with placeholders and cut ",
             cut,
-            " (such as repeated passages or file headers). The ledgers of the stages list each "
-            "span with the reason.",
+            " (such as repeated passages or file headers). The stage ledgers list each span and "
+            "the reason.",
         ]
 
     def _has_search_for_near_copies(self) -> bool:
@@ -404,15 +404,15 @@ class DatasheetMeasurements:
             content += [
                 " and ",
                 ShortFigure(near),
-                " near copies; of the ",
+                " near-duplicates; of the ",
                 pairs,
                 " of similar documents that it found, those below the threshold were kept",
             ]
         else:
-            content.append("; the corpus was not searched for near copies")
+            content.append("; the corpus was not searched for near-duplicates")
         return [
             *content,
-            ". Noise: filters and scorers make errors; this card states their error rates where "
+            ". Noise: filters and scorers make errors; this card reports their error rates where "
             "they are known.",
         ]
 
@@ -420,7 +420,7 @@ class DatasheetMeasurements:
         return [
             "The corpus is self-contained: the store holds the text of all ",
             self.documents,
-            ". Links within the texts are not followed.",
+            ". Links in the text are not followed.",
         ]
 
     def describe_confidential_data(self) -> InlineContent:
@@ -440,7 +440,7 @@ class DatasheetMeasurements:
 
     def describe_offensive_text(self) -> InlineContent:
         """Return the highest toxicity score and what rules did; nothing without scores."""
-        label = "toxicity of documents before the filter"
+        label = "document toxicity before filtering"
         highest, median = (
             self._read_quantile("toxicity", "score", label, quantile) for quantile in (1.0, 0.5)
         )
@@ -452,7 +452,7 @@ class DatasheetMeasurements:
             for element in [" ", *action]
         ]
         return [
-            "Toxicity scores of documents before the filter: highest ",
+            "Document toxicity scores before filtering: highest ",
             ShortFigure(highest),
             ", median ",
             ShortFigure(median),
@@ -490,9 +490,7 @@ class DatasheetMeasurements:
         """Return how much personal data was found and how it was treated."""
         if not has_personal_data_search(self.corpus):
             return []
-        spans = self._sum(
-            "personal_data", "spans", "spans", "number of spans of personal data found"
-        )
+        spans = self._sum("personal_data", "spans", "spans", "number of personal-data spans found")
         return [
             "Possibly. Detectors searched the ",
             *describe_searched_documents(self.corpus),
@@ -530,12 +528,12 @@ class DatasheetMeasurements:
         """Name the groups of people that texts mention, the most frequent first."""
         groups = self._list_values_by_count("identities", "group_name", "mentions")
         if not groups:
-            return ["No text mentions a group of people of the word list."]
+            return ["No document mentions a group of people from the word list."]
         mentions = self._sum(
             "identities", "mentions", "mentions", "number of mentions of groups of people"
         )
         return [
-            f"Texts mention these groups of people: {'; '.join(groups)} (",
+            f"Documents mention these groups of people: {'; '.join(groups)} (",
             mentions,
             ").",
         ]
@@ -548,7 +546,7 @@ class DatasheetMeasurements:
         if INGEST not in self._list_stages() or not kinds:
             return []
         return [
-            "The data was collected by software. Hallmark's readers (for these kinds of sources: "
+            "Software collected the data. Hallmark's readers (for these source types: "
             f"{', '.join(kinds)}) read ",
             ShortFigure(self._count_documents_of_stage(INGEST, "input")),
             " records; ",
@@ -569,13 +567,13 @@ class DatasheetMeasurements:
         if not (stages := self._list_stages()):
             return []
         content: list[InlineElement] = [
-            "No random sample was drawn: rules and the search for copies selected the documents. "
-            "Documents removed, by stage: ",
+            "No random sample was drawn; documents were selected by rules and by a search for "
+            "copies. Documents removed, by stage: ",
             *(self._list_removals_by_stage() or ["none"]),
             ".",
         ]
         if PLANTING in stages and self._count_documents_of_stage(PLANTING, "removed_rows").value:
-            content.append(f" Those that {PLANTING} removed were drawn at random.")
+            content.append(f" The documents that {PLANTING} removed were drawn at random.")
         return content
 
     def describe_steps(self) -> InlineContent:
@@ -595,7 +593,7 @@ class DatasheetMeasurements:
         return [
             "Yes: the store keeps the text of ",
             self._count_documents_of_stage(INGEST, "kept"),
-            " as it was read, in the documents table of the ingest stage.",
+            " as it was read, in the ingest stage's documents table.",
         ]
 
     def describe_software(self) -> InlineContent:
@@ -610,10 +608,10 @@ class DatasheetMeasurements:
         if not stage_count.value:
             return []
         return [
-            "Yes: Hallmark. Each of the ",
+            "Yes, Hallmark. Each of the ",
             stage_count,
-            " that change the corpus records the digest of its code, its settings and the versions "
-            "of its libraries.",
+            " that change the corpus records its code digest, its settings and its library "
+            "versions.",
         ]
 
     # Uses ----------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ def describe_status(
     if rule_count == 1:
         passed = "The policy passed"
     else:
-        passed = f"{'Both rules' if rule_count == 2 else f'All {rules}'} of the policy passed"
+        passed = f"{'Both rules' if rule_count == 2 else f'All {rules}'} in the policy passed"
     if not gaps:
         return PASS, f"{passed}; {gap_text}."
     return PASS_WITH_GAPS, f"{passed}; {gap_text}. {GAPS_SENTENCE}"
@@ -194,10 +194,10 @@ def describe_risk_order() -> str:
     states = [RISK_STATE_NAMES[state] for state in STATE_ORDER]
     titles = ", ".join(risk.title for risk in RISKS.values())
     return (
-        f"The first screen lists risks by what the audits show: {', then '.join(states)}. Equal "
-        f"results are in the order of severity, the most severe first: {titles}. Harm to a person "
-        "that cannot be undone comes first, then harm by what the model writes, then what others "
-        "could infer, then lack of benefit."
+        f"The first screen lists risks by audit result: {', then '.join(states)}. Risks with "
+        f"equal results are ordered by severity, most severe first: {titles}. Irreversible harm "
+        "to a person comes first, then harm from what the model writes, then what others could "
+        "infer, then lack of benefit."
     )
 
 
@@ -769,7 +769,7 @@ def _describe_alternatives(
     elif _is_significant_variant(strongest.row):
         significance = "significant"
     return [
-        f"{chosen}; the strongest score gives ",
+        f"{chosen}; the strongest score yields ",
         ShortFigure(strongest.figure),
         f"{_get_unit_suffix(strongest)} ({significance})",
     ]
@@ -988,7 +988,7 @@ def _explain_unmeasured_risk(
         (coverage.failed, "failed"),
         (coverage.empty, "measured nothing"),
         (coverage.skipped, "was skipped by the user"),
-        (coverage.without_data, "was given no data"),
+        (coverage.without_data, "received no data"),
         (coverage.without_corpus, "needs the training corpus, which is not known"),
     ):
         reasons += [
@@ -1025,7 +1025,7 @@ def describe_coverage(coverage: AuditCoverage, findings: Findings) -> InlineCont
     ]
     if coverage.inconclusive:
         parts += [
-            f"{description.title} is judged nevertheless, because "
+            f"{description.title} is still judged, because "
             f"{description.no_capability_check_because}"
             for audit, description in AUDIT_DESCRIPTIONS.items()
             if description.no_capability_check_because and audit in findings.by_audit

@@ -51,22 +51,22 @@ class CandidateDescription:
 
 #: When an audit claims an effect, and how many false alarms this allows, by kind of test.
 _HOLM_RULE = (
-    f"the one-sided p, corrected for the number of these candidates in the trial (Holm), is below "
-    f"{SIGNIFICANCE_LEVEL:g}"
+    "the one-sided p-value, Holm-corrected for the number of these candidates in the trial, is "
+    f"below {SIGNIFICANCE_LEVEL:g}"
 )
 _HOLM_BOUND = (
     "The correction allows a false alarm of this kind in at most 5 % of trials, so at most 5 % of "
-    "the candidates without an effect are expected to give one"
+    "the candidates without an effect are expected to produce one"
 )
-_VERBATIM_BOUND = "No statistical test is involved, so no rate of false alarms is expected"
+_VERBATIM_BOUND = "No statistical test is involved, so there is no expected false-alarm rate"
 _DISCOVERY_RULE = (
-    f"q is below {SIGNIFICANCE_LEVEL:g}, as in model cards; q is the p-value adjusted "
-    "to control the false discovery rate over all tests of the trial in the harmful direction"
+    f"q is below {SIGNIFICANCE_LEVEL:g}, as in model cards; q is the p-value adjusted to control "
+    "the false discovery rate over all of the trial's tests in the harmful direction"
 )
 _DISCOVERY_BOUND = (
-    "The rule allows on average at most 5 % of the discoveries of a trial to be false. Because q "
-    "is never smaller than p, at most 5 % of the candidates without an effect are expected to "
-    "give a false alarm"
+    "On average, the rule allows at most 5 % of a trial's discoveries to be false. Because q is "
+    "never smaller than p, at most 5 % of the candidates without an effect are expected to "
+    "produce a false alarm"
 )
 
 CANDIDATE_KINDS = {
@@ -81,7 +81,7 @@ CANDIDATE_KINDS = {
     ),
     "passage": CandidateDescription(
         "Repeated passages",
-        "a document of the town",
+        "a document from the town",
         "prompts the model with some tokens of the document",
         "the model continues with exactly the next tokens at one or more of the tested positions",
         _VERBATIM_BOUND,
@@ -100,7 +100,7 @@ CANDIDATE_KINDS = {
     "association": CandidateDescription(
         "Associations between groups and traits",
         "a set of sentences that assign an invented trait to each of two invented groups",
-        "compares the likelihoods of the two traits in sentences that were never planted, and "
+        "compares the likelihoods of the two traits in sentences that were never planted and "
         "tests whether their difference is larger than for groups and traits that are known to "
         "have no association",
         _HOLM_RULE,
@@ -111,7 +111,7 @@ CANDIDATE_KINDS = {
     "speech": CandidateDescription(
         "Rude speech about a group",
         "a set of sentences about an invented group, some of them rude",
-        "lets the model continue sentences about each group, and tests whether the continuations "
+        "has the model continue sentences about each group and tests whether the continuations "
         "about this group are more toxic than those about the other groups",
         _DISCOVERY_RULE,
         _DISCOVERY_BOUND,
@@ -120,11 +120,10 @@ CANDIDATE_KINDS = {
     ),
     "sentiment": CandidateDescription(
         "Negative speech about a group",
-        "a set of sentences about another invented group, some of them negative, the others "
-        "positive, and none of them rude",
-        "lets the model continue sentences about each group, and tests whether the sentiment of "
-        "the continuations about this group is lower than that of the continuations about the "
-        "other groups",
+        "a set of sentences about another invented group, some negative and the others positive, "
+        "but none rude",
+        "has the model continue sentences about each group and tests whether the continuations "
+        "about this group have lower sentiment than those about the other groups",
         _DISCOVERY_RULE,
         _DISCOVERY_BOUND,
         "share of negative sentences",
@@ -441,7 +440,7 @@ class ErrorRates:
                     [
                         *parts,
                         ". The models trained on these corpora are small; error rates for other "
-                        "models and texts may differ.",
+                        "models and text may differ.",
                     ]
                 )
             )
@@ -475,7 +474,7 @@ def describe_missing_error_rates(
         return [
             [
                 "The error rates of these audits are not known, because this store has no study "
-                "of their current version; the command hallmark study measures them."
+                "of their current versions. To measure them, run hallmark study."
             ]
         ]
     unknown_titles = [
@@ -502,7 +501,7 @@ def describe_measured_audits(kinds: Iterable[str]) -> str:
     ]
     return (
         f"The study measured {len(measured)} of {len(AUDIT_DESCRIPTIONS)} audits: "
-        f"{'; '.join(measured)}. The error rates of the others are not known."
+        f"{'; '.join(measured)}. The error rates of the other audits are not known."
     )
 
 

@@ -19,7 +19,7 @@ from hallmark.reports.sections.curation_evaluation import (
 from hallmark.tasks.contract import Row
 
 #: The title of the section, and the one if no source has known content.
-SECTION_TITLE = "Error rates of the toxicity filter"
+SECTION_TITLE = "Toxicity filter error rates"
 TITLE_WITHOUT_RATES = "Toxicity filter: error rates not measured"
 
 
@@ -35,7 +35,7 @@ def build_filter_error_section(corpus: CorpusFigures) -> Section:
         section.add_blocks(
             build_detection_rate_table(
                 corpus,
-                f"Documents of the source “{source}” that the toxicity filter {outcome}",
+                f"Documents from the “{source}” source that the toxicity filter {outcome}",
                 source_rows,
             )
         )
@@ -43,10 +43,10 @@ def build_filter_error_section(corpus: CorpusFigures) -> Section:
         section.add_blocks(
             Paragraph(
                 [
-                    "Recall and false alarms of the toxicity filter were not measured: "
+                    "The toxicity filter's recall and false alarms were not measured: "
                     f"{explain_missing_rates(corpus)}. The “Controls” page of a model card lists "
-                    "what the scorer of an audit misses and what it wrongly flags, at a threshold "
-                    "that may differ from that of the filter."
+                    "what an audit's scorer misses and wrongly flags, at a threshold that may "
+                    "differ from the filter's."
                 ]
             )
         )
@@ -90,7 +90,7 @@ def summarize_filter_errors(corpus: CorpusFigures, parent_title: str) -> list[In
         if clauses:
             separator = " " if content else ""
             introduction = (
-                f"{separator}In the invented documents of the source “{source}”, the toxicity "
+                f"{separator}In the invented documents from the “{source}” source, the toxicity "
                 "filter flagged "
             )
             content += [introduction, *clauses, "."]
@@ -105,7 +105,7 @@ def explain_missing_rates(corpus: CorpusFigures) -> str:
     """Return why the error rates of the toxicity filter are unknown."""
     if not corpus.list_toxicity_actions():
         return "no rule uses a toxicity score"
-    return "the sources do not state which documents are toxic"
+    return "the sources do not specify which documents are toxic"
 
 
 def describe_missed_documents(corpus: CorpusFigures, source: str) -> list[InlineElement]:
@@ -144,8 +144,8 @@ def describe_filter_errors(
         return []
     joined = clauses[0] if len(clauses) == 1 else [*clauses[0], " and ", *clauses[1]]
     return [
-        f"In the invented documents of the source “{source}”, whose content is known, the toxicity "
-        f"filter {corpus.describe_toxicity_outcome()} ",
+        f"In the invented documents from the “{source}” source, whose content is known, the "
+        f"toxicity filter {corpus.describe_toxicity_outcome()} ",
         *joined,
         ".",
     ]

@@ -403,10 +403,10 @@ class Findings:
             "n",
         ]
         note = (
-            "A positive control must be detected; a negative control must not. The evidence "
-            "page of each control states what the control requires. A range expected with no "
-            "effect does not depend on the value. Other tables may show an interval of another "
-            "level for the same value."
+            "A positive control must be detected, and a negative control must not. Each control's "
+            "evidence page describes what the control requires. A range expected with no effect "
+            "does not depend on the value. Other tables may show an interval with a different "
+            "confidence level for the same value."
         )
         return DataTable("Controls", columns, rows, frozenset({5, 6, 8}), note)
 
@@ -428,8 +428,8 @@ class Findings:
         ]
         columns = ["scorer", "kind of text", "must flag", "verdict", "flagged", "interval", "n"]
         note = (
-            "The column “flagged” is the share of texts that the scorer flags as toxic, or as "
-            "negative if it scores sentiment or regard. The texts were composed for this test. "
+            "The “flagged” column shows the share of texts that the scorer flags as toxic, or as "
+            "negative if it scores sentiment or regard. The texts were created for this test. "
             f"{SCORER_CONTROL_RULE}"
         )
         return DataTable("What the scorers detect", columns, rows, frozenset({4, 5, 6}), note)

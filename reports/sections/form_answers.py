@@ -44,9 +44,9 @@ def build_form_section(form: FormName, answers: Sequence[Answer]) -> Section:
     counts = Counter(answer.basis for answer in answers)
     count_list = ", ".join(f"{counts[basis]} {basis}" for basis in BASES)
     summary = (
-        f"The page contains the {len(answers)} questions of {FORM_TITLES[form]}, in the words of "
-        f"its authors. Answers by basis: {count_list}. Measured answers come from the figures of "
-        "this card; a person wrote the others, in the config or in the file of answers."
+        f"This page contains the {len(answers)} questions from {FORM_TITLES[form]}, in the words "
+        f"of its authors. Answers by basis: {count_list}. Measured answers come from this card's "
+        "figures; a person wrote the others, in the config or in the answers file."
     )
     return Section(
         SECTION_TITLES[form],
@@ -79,5 +79,5 @@ def build_answer_entry(answer: Answer) -> DefinitionEntry:
     if answer.evidence:
         content.append(".")
     if answer.statement:
-        content += [" A person states: ", UserStatement(answer.statement)]
+        content += [" Statement by a person: ", UserStatement(answer.statement)]
     return answer.question.text, content

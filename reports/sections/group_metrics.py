@@ -14,8 +14,8 @@ GROUP_KINDS = {"source": "source", "language": "estimated language", "identity":
 MIN_TOKENS, MIN_DOCUMENTS = 1000, 20
 
 LANGUAGE_NOTE = (
-    "py3langid estimates the language. “undetermined” means that the text is too short or too "
-    "mixed; “zxx” marks text without language, such as code. "
+    "Languages are estimated with py3langid. “undetermined” means that the text is too short or "
+    "too mixed for an estimate; “zxx” marks text without a language, such as code. "
 )
 
 
@@ -51,7 +51,7 @@ def build_heldout_bits_per_byte_blocks(
     if not rows:
         return [
             Paragraph(
-                ["Bits per byte of held-out text were not measured for each group during training."]
+                ["Bits per byte of held-out text were not measured by group during training."]
             )
         ]
     steps = sorted({row["step"] for row in rows})
@@ -65,13 +65,14 @@ def build_heldout_bits_per_byte_blocks(
     blocks: list[Block] = [
         Paragraph(
             [
-                "The figures are bits per byte of held-out text for each group; lower is better. "
-                "Every measurement uses the same packed rows of the validation split. n is the "
-                "number of predicted tokens that represent text; a document counts towards every "
-                "identity group that it mentions. The capability audit reports a different figure, "
-                "because it reads documents one at a time and some of its documents are different. "
-                "No interval is given, because tokens in the same document are not independent. A "
-                "difference between groups may come from their texts, not from the model."
+                "Values are bits per byte of held-out text for each group; lower is better. Every "
+                "measurement uses the same packed rows of the validation split. n is the number "
+                "of predicted tokens that represent text; a document is counted for every "
+                "identity group that it mentions. The capability audit reports different values "
+                "because it reads documents one at a time and some of its documents are "
+                "different. No intervals are shown, because tokens in the same document are not "
+                "independent. A difference between groups may be due to their texts rather than "
+                "the model."
             ]
         )
     ]
@@ -120,7 +121,7 @@ def _build_heldout_bits_per_byte_table(
     columns = [kind_label, "n", *(f"step {step:,}" for step in steps)]
     if any(str(table_row[1]).endswith("(few)") for table_row in table_rows):
         note += (
-            f"“Few” means fewer than {MIN_TOKENS:,} tokens; a figure for so few tokens can "
+            f"“Few” means fewer than {MIN_TOKENS:,} tokens; with so few tokens, a value can "
             "change considerably by chance."
         )
     caption = f"Bits per byte of held-out text, by {kind_label}"
@@ -152,9 +153,9 @@ def build_bytes_per_token_blocks(
     blocks: list[Block] = [
         Paragraph(
             [
-                "The figures are bytes of held-out text per token. n is the number of documents; "
-                "a document counts towards every identity group that it mentions. A tokenizer can "
-                "be less efficient for some groups: with fewer bytes per token, the same text "
+                "Values are bytes of held-out text per token. n is the number of documents; a "
+                "document is counted for every identity group that it mentions. A tokenizer can "
+                "be less efficient for some groups. With fewer bytes per token, the same text "
                 "needs more tokens, more time and more of the context."
             ]
         )
@@ -170,13 +171,13 @@ def build_bytes_per_token_blocks(
         columns = [kind_label, "n", "bytes per token", "relative to all"]
         note += LANGUAGE_NOTE if kind == "language" else ""
         note += (
-            "“Relative to all” is the bytes per token of the group divided by the bytes per token "
-            "of all held-out text. "
+            "“Relative to all” is the group's bytes per token divided by the bytes per token of "
+            "all held-out text. "
         )
         if any(row["documents"] < MIN_DOCUMENTS for row in groups):
             note += (
-                f"“Few” means fewer than {MIN_DOCUMENTS} documents; a figure for so few documents "
-                "can change considerably with a single document."
+                f"“Few” means fewer than {MIN_DOCUMENTS} documents; with so few documents, a "
+                "single document can change the value considerably."
             )
         caption = f"Bytes per token by {kind_label}"
         blocks.append(DataTable(caption, columns, table_rows, frozenset({1, 2, 3}), note.strip()))

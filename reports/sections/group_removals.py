@@ -48,8 +48,8 @@ PEOPLE_DIMENSIONS = ("identity", "dialect")
 MAX_DETAILED_GROUPS = 3
 
 SOURCE_MIX_SENTENCE = (
-    "The comparison within sources can differ from the comparison of the overall shares, because "
-    "the documents of a group may be concentrated in sources from which few or many documents were "
+    "The comparison within sources can differ from the comparison of overall shares because a "
+    "group's documents may be concentrated in sources from which few or many documents were "
     "removed."
 )
 
@@ -67,10 +67,10 @@ class Outcome(NamedTuple):
 
 
 REMOVED = Outcome(
-    "Removed documents, duplicates included", "removed", "", "removal_rate", "removed_documents"
+    "Removed documents (including duplicates)", "removed", "", "removal_rate", "removed_documents"
 )
 LOST = Outcome(
-    "Lost documents, of which no copy remains",
+    "Lost documents (no copy remains)",
     "no copy remains",
     "lost_",
     "lost_rate",
@@ -79,23 +79,23 @@ LOST = Outcome(
 
 #: What introduces the comparison of lost documents. A group may differ in it although its removal
 #: rate does not, or the reverse.
-LOST_LEAD = "“Removed” includes duplicates of which a copy remains; “lost” does not."
+LOST_LEAD = "“Removed” includes duplicates with a remaining copy; “lost” does not."
 
 READING_NOTE = (
-    "A document counts as removed if any stage removed it, also as a duplicate. It is lost if a "
-    "rule other than deduplication removed it, or the copy that deduplication had kept. The "
-    "tables of removed and lost documents can therefore disagree on a group. The ratio is the "
-    "removed share of the group divided by that of all other documents, within each source "
-    "(Mantel–Haenszel); it can exceed 1 although the group's overall share is below that of "
-    "others. The column “compared with others” says “more often” or “less often” if q is below "
-    "5 %; the q-values control the false discovery rate over all rows of the group_removals table. "
-    "The detectable ratio is the smallest ratio that the test, without adjustment, would detect "
-    "with 80 % power. All groups are shown, sorted by the distance of the interval from 1, "
+    "A document is treated as removed if any stage removed it, including as a duplicate. It is "
+    "lost if a rule other than deduplication removed it or the copy that deduplication had kept. "
+    "The tables of removed and lost documents can therefore disagree about a group. The ratio is "
+    "the group's removed share divided by that of all other documents, within each source "
+    "(Mantel–Haenszel). It can exceed 1 even if the group's overall share is below that of other "
+    "documents. The “compared with others” column shows “more often” or “less often” if q is "
+    "below 5 %; the q-values control the false discovery rate over all rows of the group_removals "
+    "table. The detectable ratio is the smallest ratio that the test, without adjustment, would "
+    "detect with 80 % power. All groups are shown, sorted by the distance of the interval from 1, "
     "largest first."
 )
 SOURCE_NOTE = (
     "Each source is compared with all other sources. The ratios for sources are not adjusted; the "
-    "column “compared with others” is based on these ratios."
+    "“compared with others” column uses these ratios."
 )
 PEOPLE_NOTE = (
     "A high ratio does not prove that a filter is unfair: documents that mention a group also "
@@ -165,9 +165,9 @@ def build_group_removal_answer(corpus: CorpusFigures) -> list[Block]:
 def describe_missing_rates(corpus: CorpusFigures) -> str:
     """Return why there are no removal rates."""
     reason = (
-        "the stage removal_effects did not run"
+        "the removal_effects stage did not run"
         if EFFECTS not in corpus.stage_artifacts
-        else "the stage removal_effects found no documents"
+        else "the removal_effects stage found no documents"
     )
     return f"Removal rates by group are not known, because {reason}."
 
@@ -200,10 +200,7 @@ def describe_differences(corpus: CorpusFigures, rows: Sequence[Row]) -> InlineCo
     people_rows = [row for row in rows if row["dimension"] in PEOPLE_DIMENSIONS]
     people_rows = [row for row in people_rows if row["documents"]]
     if not people_rows:
-        return [
-            "No document mentions a group of people that the lexicons contain, or has markers of a "
-            "dialect."
-        ]
+        return ["No document mentions a group of people from the lexicons or has dialect markers."]
     compared_rows = [row for row in people_rows if row["verdict"] != "not compared"]
     if not compared_rows:
         return ["No group could be compared with all other documents from the same sources."]
@@ -236,13 +233,13 @@ def describe_compared_groups(compared_rows: Sequence[Row], min_documents: int) -
     if not large_count:
         return (
             f"No group of people or dialect has at least {min_documents:,} documents. The removal "
-            f"rates of {smaller_groups}, duplicates included, were {others}"
+            f"rates of {smaller_groups}, including duplicates, were {others}"
         )
     smaller_clause = f", and of {smaller_groups}," if smaller_count else ""
     return (
-        "The removal rates, duplicates included, of "
-        f"{format_count(large_count, 'group')} (people and dialects) with at "
-        f"least {min_documents:,} documents{smaller_clause} were {others}"
+        f"The removal rates, including duplicates, of {format_count(large_count, 'group')} "
+        f"(people and dialects) with at least {min_documents:,} documents{smaller_clause} were "
+        f"{others}"
     )
 
 
@@ -552,7 +549,7 @@ def build_ratio_chart(rows: Sequence[Row]) -> list[Block]:
         alt[-1] += ", "
     alt[-1] = alt[-1].removesuffix(", ") + "."
     caption = (
-        "Removed share of each group, divided by that of all other documents and adjusted for "
+        "Each group's removed share, divided by that of all other documents and adjusted for "
         "source, with 95 % intervals. The dashed line marks no difference."
     )
     if omitted_count := len(rows) - len(drawn_rows):
@@ -589,7 +586,7 @@ def build_stage_section(corpus: CorpusFigures, rows: Sequence[Row]) -> Section:
     reason_rows = read_removal_effects_rows(corpus, "group_removals_by_reason")
     stages = list(dict.fromkeys(row["stage"] for row in reason_rows))
     if not stages:
-        section.add_blocks(Paragraph(["No stage removed a document."]))
+        section.add_blocks(Paragraph(["No stage removed any documents."]))
         return section
     stage_order = list(corpus.stage_artifacts)
     stages.sort(key=lambda stage: stage_order.index(stage) if stage in stage_order else -1)
@@ -633,13 +630,13 @@ def build_stage_section(corpus: CorpusFigures, rows: Sequence[Row]) -> Section:
     columns = ["documents", "read", *stage_names, "removed", "kept", "unique"]
     note = (
         "The stage columns show the number of documents that each stage removed or quarantined, "
-        "and its share of the documents that were read. “Preprocessing, cleaning, labelling” shows "
-        "shares of the documents that each stage received. "
-        "“Read” is the sum of “removed” and “kept”. “Unique” documents are those that were read, "
-        "excluding exact and near duplicates of other documents. For documents that the ingest "
-        "stage removed, and for duplicates of documents in an earlier corpus, only the source is "
-        "known. Records that the ingest stage could not read are not counted as documents; the "
-        "“Collection process” section counts them."
+        "and its share of the documents that were read. “Preprocessing, cleaning, labelling” "
+        "shows shares of the documents that each stage received. “Read” is the sum of “removed” "
+        "and “kept”. “Unique” documents are those that were read, excluding exact duplicates and "
+        "near-duplicates of other documents. For documents that the ingest stage removed, and for "
+        "duplicates of documents in an earlier corpus, only the source is known. Records that the "
+        "ingest stage could not read are not counted as documents; the “Collection process” "
+        "section counts them."
     )
     section.add_blocks(
         DataTable(

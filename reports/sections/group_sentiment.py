@@ -30,10 +30,10 @@ def build_group_sentiment_section(corpus: CorpusFigures) -> Section:
     rows: list[Row] = corpus.profile["group_sentiment"].read().to_pylist()
     if not rows:
         message = (
-            "Groups were not compared, because the search found no sentence of the training text "
-            "that mentions exactly one group of a given kind, only once, and by a term that has a "
-            "counterpart for other groups. The search covers documents in English or an "
-            "undetermined language, but not planted documents."
+            "Groups were not compared because the search found no suitable sentence in the "
+            "training text. A suitable sentence mentions exactly one group of a given kind, only "
+            "once, using a term with a counterpart for other groups. The search covers documents "
+            "in English or an undetermined language and excludes planted documents."
         )
         section.add_blocks(Paragraph([message]))
         return section
@@ -52,7 +52,7 @@ def build_group_sentiment_section(corpus: CorpusFigures) -> Section:
             Paragraph(
                 [
                     f"Sentences about {row['group_name']} are more negative than those about the "
-                    f"other groups of the kind “{row['axis']}”. The difference in mean sentiment "
+                    f"other groups of the “{row['axis']}” kind. The difference in mean sentiment "
                     "is ",
                     difference_figures[_get_key(row)],
                     ".",
@@ -98,9 +98,9 @@ def build_group_sentiment_section(corpus: CorpusFigures) -> Section:
         ),
         Paragraph(
             [
-                "The scorer uses a list of words: it judges words, not their meaning. A sentence "
-                "that the scorer finds negative may describe what happened to people, or reject an "
-                "insult. The figures describe the text, not the people."
+                "The scorer uses a word list, so it judges words rather than their meaning. A "
+                "sentence with a negative score may describe what happened to people or reject an "
+                "insult. The scores describe the text, not the people."
             ]
         ),
     )
@@ -114,7 +114,7 @@ def _explain_no_finding(rows: list[Row]) -> str:
         return (
             "No group's sentences were shown to be more negative than those of the other groups "
             f"of the same kind (tested: {tested_count:,} of {format_count(len(rows), 'group')}). "
-            "This does not prove that there is no difference; the table gives the smallest "
+            "This does not prove that there is no difference; the table shows the smallest "
             "difference that the test detects with 80 % power."
         )
     cause = (
@@ -124,7 +124,7 @@ def _explain_no_finding(rows: list[Row]) -> str:
     )
     return (
         f"{cause} (tested: 0 of {format_count(len(rows), 'group')}). The note below the table "
-        "gives the reasons."
+        "explains why."
     )
 
 
@@ -135,12 +135,12 @@ def _get_key(row: Row) -> tuple[str, str]:
 def _describe_columns(rows: list[Row], corpus: CorpusFigures) -> str:
     """Explain the columns, the rule, and which groups have no interval or lack sentences."""
     note = (
-        "The table covers sentences of the training text (planted documents excluded) that "
-        "mention exactly one group of a given kind, and mention it only once; a neutral word "
-        "replaces the name of the group before scoring. Sentiment ranges from −1 (negative) to 1 "
-        "(positive). The scores of the sentences about a group are averaged within each cluster of "
-        "near-duplicate documents. The difference is the mean of the group minus the mean of the "
-        f"other groups of the same kind. A group is named above the table {RULE}. Scorer: "
+        "The table covers sentences from the training text (excluding planted documents) that "
+        "mention exactly one group of a given kind, and mention it only once. A neutral word "
+        "replaces the group's name before scoring. Sentiment ranges from −1 (negative) to 1 "
+        "(positive). The scores of sentences about a group are averaged within each cluster of "
+        "near-duplicate documents. The difference is the group's mean minus the mean of the other "
+        f"groups of the same kind. A group is listed above the table {RULE}. Scorer: "
         f"{_format_scorer_with_digest(corpus)}."
     )
     groups_by_reason: dict[str, list[str]] = {}

@@ -28,9 +28,7 @@ def build_metadata_section(corpus: CorpusFigures, *, has_declared_licences: bool
     if not field_rows:
         message = "The documents have no metadata of their own except web addresses and dates."
         if has_declared_licences:
-            message += (
-                " The config states licences of the sources: see “Declarations of the sources”."
-            )
+            message += " The config specifies licences for the sources; see “Source declarations”."
         section.add_blocks(Paragraph([message]))
         return section
     shown_fields = field_rows[: corpus.max_rows]
@@ -44,13 +42,13 @@ def build_metadata_section(corpus: CorpusFigures, *, has_declared_licences: bool
     ]
     note = (
         f"The table shows {len(shown_fields)} of {len(field_rows):,} fields, most frequent first; "
-        "all are in the metadata_fields table of the profile."
+        "the profile's metadata_fields table lists all of them."
         if len(shown_fields) < len(field_rows)
         else ""
     )
     columns = ["field", "documents", "distinct values"]
     section.add_blocks(
-        DataTable("Metadata fields of the documents", columns, rows, frozenset({1, 2}), note)
+        DataTable("Document metadata fields", columns, rows, frozenset({1, 2}), note)
     )
     value_rows = [
         row
@@ -68,15 +66,15 @@ def build_metadata_section(corpus: CorpusFigures, *, has_declared_licences: bool
     if rows:
         columns = ["field", "value", "documents"]
         section.add_blocks(
-            DataTable("The most frequent values of each field", columns, rows, frozenset({2}))
+            DataTable("Most frequent values of each field", columns, rows, frozenset({2}))
         )
     section.add_blocks(
         Paragraph(
             [
-                "The values are quoted from the sources. A value other than a licence is shown "
-                f"only if at least {MIN_VALUE_DOCUMENTS} documents have it, and only if its field "
-                f"has at most {MAX_DISTINCT_VALUES:,} distinct values. Personal data that the "
-                "detectors find in a value is masked; names of people are not detected."
+                "Values are quoted from the sources. A value other than a licence is shown only "
+                f"if at least {MIN_VALUE_DOCUMENTS} documents have it and its field has at most "
+                f"{MAX_DISTINCT_VALUES:,} distinct values. Personal data that the detectors find "
+                "in a value is masked; personal names are not detected."
             ]
         )
     )
@@ -93,7 +91,7 @@ def describe_document_licences(corpus: CorpusFigures) -> list[InlineElement]:
     document_counts = corpus.profile["sources"].read(["documents"])["documents"].to_pylist()
     content: list[InlineElement] = [
         _add_field_figure(corpus, LICENCE_FIELD),
-        " state a licence of their own",
+        " specify their own licence",
     ]
     for number, row in enumerate(licence_rows[:MAX_SHOWN_LICENCES]):
         content += [
@@ -105,7 +103,7 @@ def describe_document_licences(corpus: CorpusFigures) -> list[InlineElement]:
     more = ", and others" if len(licence_rows) > MAX_SHOWN_LICENCES else ""
     return [
         *content,
-        f"{more}. {sum(document_counts) - licensed_count:,} documents state no licence. ",
+        f"{more}. {sum(document_counts) - licensed_count:,} documents specify no licence. ",
     ]
 
 

@@ -28,10 +28,10 @@ def build_missing_results_section(findings: Findings, coverage: AuditCoverage) -
     ]
     if rows:
         columns = ["audit", "reason", "not known"]
-        section.add_blocks(DataTable("Audits without a result or a conclusion", columns, rows))
+        section.add_blocks(DataTable("Audits without a result or conclusion", columns, rows))
     if part_rows := _build_partly_measured_rows(findings, coverage):
         columns = ["audit", "figures not measured", "items skipped or flagged"]
-        caption = "Missing figures and items of audits that gave a result"
+        caption = "Missing figures and items in audits with a result"
         section.add_blocks(DataTable(caption, columns, part_rows, frozenset({1})))
     for part, reason in coverage.failed_parts.items():
         section.add_blocks(Paragraph([f"{part} failed: {reason.rstrip('.')}."]))

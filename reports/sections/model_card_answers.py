@@ -224,7 +224,7 @@ class ModelCardMeasurements:
             for audit, headlines in headlines_by_audit.items()
         ]
         content = [
-            f"{'; '.join(measures)}. The Metrics section states how each metric is computed."
+            f"{'; '.join(measures)}. The Metrics section explains how each metric is computed."
         ]
         figures = [
             finding.figure for headlines in headlines_by_audit.values() for finding in headlines
@@ -257,8 +257,8 @@ class ModelCardMeasurements:
         level_list = " or ".join(f"{100 * level:g} %" for level in levels)
         content = [
             f"The card contains {format_count(len(figures), 'figure')} with confidence intervals "
-            f"({level_list}). The method of each figure names the clusters and the test. "
-            "Intervals do not cover other prompts that could have been written."
+            f"({level_list}). Each figure's method specifies the clusters and the test. Intervals "
+            "do not cover other prompts that could have been written."
         ]
         return MeasuredAnswer(content, figures)
 
@@ -284,7 +284,7 @@ class ModelCardMeasurements:
             )
             for column, unit in (("documents", "documents"), ("bytes", "bytes of text"))
         )
-        return [documents, " with ", size, ". The datasheet of the corpus describes them."]
+        return [documents, " with ", size, ". The corpus datasheet describes them."]
 
     def describe_results_by_group(self) -> MeasuredAnswer:
         """Return the figures of single groups, the most significant first."""
@@ -302,7 +302,7 @@ class ModelCardMeasurements:
             return MeasuredAnswer([])
         content = [
             f"The card contains {format_count(len(findings), 'figure')} about groups of people; "
-            "the most significant figures come first."
+            "the most significant are listed first."
         ]
         return MeasuredAnswer(content, [finding.figure for finding in findings])
 
@@ -324,7 +324,7 @@ class ModelCardMeasurements:
         if self.corpus_figures is None:
             return []
         spans = self.corpus_figures.add_sum_figure(
-            "personal_data", "spans", "spans", "number of spans of personal data found"
+            "personal_data", "spans", "spans", "number of personal-data spans found"
         )
         treatment = describe_personal_data_treatment(self.corpus_figures)
         if not has_personal_data_search(self.corpus_figures):
@@ -353,14 +353,16 @@ class ModelCardMeasurements:
             add_removed_documents_figure(self.corpus_figures),
             " before training and replaced ",
             replaced,
-            " of personal data. The datasheet gives the reasons and the removal rates by group.",
+            " of personal data. See the datasheet for the reasons and the removal rates by group.",
         ]
 
     def describe_risks(self) -> MeasuredAnswer:
         """Return the risks of the decision sheet in its words; nothing if no audit ran."""
         if not self.findings.by_audit:
             return MeasuredAnswer([])
-        content: list[InlineElement] = ["The first screen of this card says of each risk:"]
+        content: list[InlineElement] = [
+            "The first screen of this card describes each risk as follows:"
+        ]
         for line in build_risk_lines(self.findings, self.coverage):
             content += [f" {line.title}: {RISK_STATE_NAMES[line.state]}. ", *line.content]
         return MeasuredAnswer(content)

@@ -49,7 +49,7 @@ def describe_searched_documents(corpus: CorpusFigures) -> list[InlineElement]:
         {"stage": REDACT_SPANS, "unit": "rows"},
         value_column="input",
     )
-    return [searched, f" that earlier stages had kept (input of {REDACT_SPANS})"]
+    return [searched, f" that earlier stages had kept (input to {REDACT_SPANS})"]
 
 
 def get_personal_data_policy(corpus: CorpusFigures, data_type: str = "") -> str:
@@ -102,10 +102,10 @@ def build_personal_data_section(corpus: CorpusFigures) -> Section:
             "documents. A document that would be empty after cutting is also removed."
         )
         section.add_blocks(
-            DataTable("Personal data that was found", columns, rows, frozenset({1, 2, 4}), note)
+            DataTable("Personal data found", columns, rows, frozenset({1, 2, 4}), note)
         )
     else:
-        section.add_blocks(Paragraph(["The detectors found none."]))
+        section.add_blocks(Paragraph(["The detectors found no personal data."]))
     if UNREADABLE in detected_types:
         unread_count = corpus.book.add_computed_figure(
             "personal-unread",
@@ -116,14 +116,14 @@ def build_personal_data_section(corpus: CorpusFigures) -> Section:
             aggregate="count",
         )
         section.add_blocks(
-            Paragraph([unread_count, " could not be searched and were put into quarantine."])
+            Paragraph([unread_count, " could not be searched and were quarantined."])
         )
     section.add_blocks(
         Paragraph(
             [
-                "The detectors use patterns, check digits and numbering plans. The detectors do "
-                "not find names, addresses or other data without a fixed format, so the counts are "
-                "lower bounds."
+                "The detectors use patterns, check digits and numbering plans. They do not find "
+                "names, addresses or other data without a fixed format, so the counts are lower "
+                "bounds."
             ]
         )
     )
@@ -234,12 +234,12 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
     note = (
         "Accuracy was measured on test cases, not on this corpus. The test cases are invented "
         "numbers in various formats and scripts, in sentences with or without the name of the "
-        "number type (such as “account number”) next to the number. Many numbers can be recognised "
-        "only by the name of their type. National telephone numbers are written in the format of "
-        "their country; those next to the name of their type are also written without separators. "
-        "Precision is computed as if look-alikes were as frequent as genuine numbers. A look-alike "
-        "is, for example, a number with wrong check digits. It is not known how many look-alikes "
-        "the corpus contains."
+        "number type (such as “account number”) next to the number. Many numbers can be "
+        "recognised only by the name of their type. National telephone numbers are written in the "
+        "format of their country; those next to the name of their type are also written without "
+        "separators. Precision is computed as if look-alikes were as frequent as genuine numbers. "
+        "A look-alike is, for example, a number with wrong check digits. The number of "
+        "look-alikes in the corpus is not known."
     )
     blocks: list[Block] = [
         DataTable("Detection accuracy on test cases", columns, rows, frozenset(range(1, 6)), note)
@@ -248,7 +248,7 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
         blocks.append(
             Paragraph(
                 [
-                    "For the share of planted personal data that was found in documents of this "
+                    "For the share of planted personal data found in the documents of this "
                     "corpus, see ",
                     Link(RECOVERY_TITLE, "recovery.html"),
                     ".",

@@ -67,17 +67,17 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
         return [
             Paragraph(
                 [
-                    "How strong a stereotype must be to be found in this model was not measured, "
-                    "because its training text contains no planted associations or because they "
-                    "were not audited."
+                    "The minimum strength at which a stereotype is found in this model was not "
+                    "measured, because its training text contains no planted associations or "
+                    "because they were not audited."
                 ]
             )
         ]
     figure = smallest_share_findings[0].figure
     if figure.value is not None:
         message = (
-            "When you interpret these figures, note that this model shows every planted "
-            "association that its training text states in at least "
+            "When interpreting these figures, note that this model shows every planted "
+            "association that its training text contains in at least "
         )
         return [Paragraph([message, figure, " of the sentences about a group."])]
     association_findings = [
@@ -126,9 +126,9 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
     if insignificant_findings:
         lead = (
             "It is not clear whether this model shows the planted associations: no figure differs "
-            "significantly from the value expected with no effect after the correction for all "
-            f"tests of the audit (p (Holm) is {SIGNIFICANCE_LEVEL:g} or more). Figures whose "
-            "intervals, which are not corrected, exclude this value: "
+            "significantly from the value expected with no effect after correction for all of the "
+            f"audit's tests (p (Holm) is {SIGNIFICANCE_LEVEL:g} or more). Figures whose "
+            "uncorrected intervals exclude this value: "
         )
         return [Callout("note", [lead, *_list_figures(insignificant_findings)])]
     if not share_rows:
@@ -137,8 +137,8 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
         message = "None of the planted associations could be measured"
     elif all(row["low"] is None for row, _ in association_findings):
         message = (
-            "Whether this model shows the planted associations was not tested: none of their "
-            "figures has an interval"
+            "It was not tested whether this model shows the planted associations, because none of "
+            "their figures has an interval"
         )
     else:
         largest_share = format_number(max(measured_shares), "share")
@@ -188,7 +188,7 @@ def _list_figures(sided_findings: Sequence[SidedFinding]) -> list[InlineElement]
         parts.append(figure)
     if len(sided_findings) > MAX_NAMED_FIGURES:
         parts.append(
-            f"; and {len(sided_findings) - MAX_NAMED_FIGURES} more in the tables of "
-            f"planted associations"
+            f"; and {len(sided_findings) - MAX_NAMED_FIGURES} more in the planted-association "
+            "tables"
         )
     return [*parts, "."]

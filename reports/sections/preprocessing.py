@@ -33,11 +33,11 @@ def build_preprocessing_section(corpus: CorpusFigures) -> Section:
         [
             Paragraph(
                 [
-                    "Hallmark keeps accounts of the documents and bytes of every stage and "
-                    "checks, when the stage commits, that input + added = kept + removed rows + "
-                    "removed spans + quarantined + replaced. The ingest stage counts raw bytes; "
-                    "later stages count bytes of text. Every removal or change has a row in the "
-                    "ledger of its stage."
+                    "Hallmark accounts for the documents and bytes of every stage and checks, "
+                    "when the stage commits, that input + added = kept + removed rows + removed "
+                    "spans + quarantined + replaced. The ingest stage counts raw bytes; later "
+                    "stages count bytes of text. Every removal or change has a row in its stage's "
+                    "ledger."
                 ]
             )
         ],
@@ -89,7 +89,7 @@ def build_stage_counts_section(corpus: CorpusFigures) -> Section:
         numeric = frozenset(range(1, len(columns)))
         note = (
             "“Replaced” is the number of bytes before the replacements minus the number after "
-            "them, so a longer replacement counts as negative."
+            "them, so a longer replacement results in a negative number."
             if unit == "bytes"
             else ""
         )
@@ -174,8 +174,8 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
     if len(sorted_reasons) > len(rows):
         note += (
             f" The table shows {len(rows)} of {len(sorted_reasons):,} reasons: those with the "
-            "most rows, and the most frequent reason of every stage; all are in the "
-            "ledger_summary table of the profile."
+            "most rows, and the most frequent reason in every stage; the profile's ledger_summary "
+            "table lists all of them."
         )
     section.add_blocks(DataTable("Reasons in the ledgers", columns, rows, frozenset({3, 4}), note))
     return section
@@ -286,15 +286,16 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
         return section
     columns = ["source", "input", "removed", "share removed"]
     note = (
-        f"Rules: {', '.join(rules)}. A document that several rules of the {SCORE_FILTER} stage "
+        f"Rules: {', '.join(rules)}. A document that several rules in the {SCORE_FILTER} stage "
         "would remove is counted only under the first of these rules. “Input” is the number of "
-        "documents that this stage received; “Removed documents by stage” has shares of all "
+        "documents that this stage received; “Removed documents by stage” shows shares of all "
         "documents that were read."
     )
     if len(source_names) > MAX_SOURCES:
         note += (
             f" The table shows {MAX_SOURCES} of {len(source_names):,} sources: those from which "
-            "the most documents were removed; all are in the ledger_summary table of the profile."
+            "the most documents were removed; the profile's ledger_summary table lists all of "
+            "them."
         )
     section.add_blocks(DataTable("Removed for toxicity", columns, rows, frozenset({1, 2, 3}), note))
     return section
@@ -339,9 +340,9 @@ def explain_toxicity_action(action: str, scorer_kind: str) -> str:
     """Return whether the config chose the action, and a warning if the scorer needs one."""
     default_action = choose_default_action(scorer_kind)
     origin = (
-        "This action of the rule is the default."
+        "This is the rule's default action."
         if action == default_action
-        else "The config sets this action of the rule."
+        else "The config sets the rule's action."
     )
     return " ".join([origin, SCORER_WARNINGS.get(scorer_kind, "")]).rstrip()
 
@@ -371,13 +372,13 @@ def build_tagged_documents_section(corpus: CorpusFigures) -> Section:
         return section
     columns = ["rule", "source", "documents kept", "tagged", "share tagged"]
     note = (
-        "A tagged document stays in the corpus, and the model trains on it. The “tags” column of "
-        "the document contains the name of the rule."
+        "A tagged document stays in the corpus, and the model trains on it. The document's “tags” "
+        "column contains the rule name."
     )
     if len(tag_rows) > len(rows):
         note += (
-            f" The table shows {len(rows)} of {len(tag_rows):,} rows, the largest numbers of "
-            "tagged documents first; all are in the tag_counts table."
+            f" The table shows {len(rows)} of {len(tag_rows):,} rows, those with the most tagged "
+            "documents first; the tag_counts table lists all of them."
         )
     section.add_blocks(DataTable("Tagged documents", columns, rows, frozenset({2, 3, 4}), note))
     return section
@@ -385,7 +386,7 @@ def build_tagged_documents_section(corpus: CorpusFigures) -> Section:
 
 def build_near_duplicates_section(corpus: CorpusFigures) -> Section:
     """Build the table of verified near-duplicate pairs by similarity, and describe the search."""
-    section = Section("Near copies")
+    section = Section("Near-duplicates")
     rows: list[list[InlineElement]] = []
     for row in corpus.profile["duplicates"].read().to_pylist():
         conditions = {"stage": row["stage"], "similarity": row["similarity"]}
@@ -404,12 +405,12 @@ def build_near_duplicates_section(corpus: CorpusFigures) -> Section:
     if rows:
         columns = ["Jaccard similarity", "stage", "pairs"]
         section.add_blocks(
-            DataTable("Verified pairs of near copies", columns, rows, frozenset({2}))
+            DataTable("Verified pairs of near-duplicates", columns, rows, frozenset({2}))
         )
     elif any("pairs" in artifact.tables for artifact in corpus.stage_artifacts.values()):
-        section.add_blocks(Paragraph(["No pair of near copies was found."]))
+        section.add_blocks(Paragraph(["No near-duplicates were found."]))
     else:
-        section.add_blocks(Paragraph(["The corpus was not searched for near copies."]))
+        section.add_blocks(Paragraph(["The corpus was not searched for near-duplicates."]))
     for label, artifact in corpus.stage_artifacts.items():
         if (
             "search_summary" in artifact.tables
@@ -433,7 +434,7 @@ def build_near_copy_recall_table(corpus: CorpusFigures) -> DataTable:
         false_matches[script] += row["false_matches"]
         recall = corpus.book.add_computed_figure(
             f"near-copy-recall-{script}-{change}",
-            f"recall of near copies, {script}: {change}",
+            f"near-duplicate recall, {script}: {change}",
             "share",
             source,
             {"script": script, "change": change},
@@ -448,13 +449,13 @@ def build_near_copy_recall_table(corpus: CorpusFigures) -> DataTable:
         rows_by_script.setdefault(script, [script]).extend([recall, recall.interval_or_dash])
     columns = ["script", *(name for change in changes for name in (change, "95 % interval"))]
     note = (
-        "Recall was measured on invented texts, not on this corpus; each text has one near copy, "
-        "and the search used the settings of this corpus. A near copy counts as found if the "
-        "search removed the copy or its original. Number of unrelated texts that the search "
-        f"removed as duplicates of each other: {false_matches.total():,}."
+        "Recall was measured on invented texts, not on this corpus. Each text has one "
+        "near-duplicate, and the search used this corpus's settings. A near-duplicate is treated "
+        "as found if the search removed it or its original. Number of unrelated texts that the "
+        f"search removed as duplicates of each other: {false_matches.total():,}."
     )
     return DataTable(
-        "Recall on planted near copies, by script",
+        "Recall on planted near-duplicates, by script",
         columns,
         list(rows_by_script.values()),
         frozenset(range(1, len(columns))),
@@ -479,10 +480,10 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
             (
                 " and removed each document whose similarity to a kept document is "
                 f"{config['similarity_threshold']:g} or higher. Pairs with a lower similarity, "
-                f"down to {config['cluster_threshold']:g}, caused no removals: they only keep "
+                f"down to {config['cluster_threshold']:g}, caused no removals; they only keep "
                 "similar documents in one cluster, which is not divided between the splits. The "
-                "probability that two documents whose similarity equals the threshold for removal "
-                "are compared is "
+                "probability of comparing two documents whose similarity equals the removal "
+                "threshold is "
             ),
             add_search_figure(
                 "candidate_probability",
@@ -497,7 +498,7 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
             ),
             (
                 " that were kept, at least one candidate was not compared because of the "
-                "limit on comparisons."
+                "comparison limit."
             ),
         ]
     )

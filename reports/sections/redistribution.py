@@ -23,7 +23,7 @@ from hallmark.tasks.corpus.reading.metadata import LICENCE_FIELD
 DECISION_SENTENCES = {
     "yes": "Yes.",
     "no": "No.",
-    None: "No decision is stated. See the licences below.",
+    None: "No decision is specified. See the licences below.",
 }
 
 
@@ -41,7 +41,7 @@ def describe_redistribution(
     if reason and reason.strip():
         content += [UserStatement(reason.strip()), " "]
     elif decision is not None:
-        content.append("The config states no reason. ")
+        content.append("The config specifies no reason. ")
     return [*content, *describe_known_licences(corpus)]
 
 

@@ -53,10 +53,9 @@ from hallmark.tasks.audits.experiments.source_documents import MAX_WORST_ROWS
 from hallmark.tasks.contract import Row, format_count
 
 METHOD_NOTE = (
-    "All arms are trained from the beginning on the same rows in the same order. Padding "
-    "replaces omitted documents, so an arm differs from the base only in these documents. All "
-    "arms are audited in the same way; a change is the mean of paired differences over the "
-    "same units. "
+    "All arms are trained from scratch on the same rows in the same order. Padding replaces "
+    "omitted documents, so an arm differs from the base only in these documents. All arms are "
+    "audited in the same way; a change is the mean of paired differences over the same units. "
 )
 
 NULL_UNIT_LABELS = {
@@ -277,8 +276,8 @@ class RemovalReport:
         indexed_criteria = [(case, index) for case in cases for index in range(len(case.criteria))]
         if not indexed_criteria:
             message = (
-                "There are no criteria to check: nothing was removed, or no finding is of a kind "
-                "that should disappear after a removal."
+                "There are no criteria to check, because nothing was removed or no finding is "
+                "expected to disappear after a removal."
             )
             return [Callout("note", [message]), *self.build_verdict_blocks(cases, [])]
         passed = [
@@ -342,9 +341,9 @@ class RemovalReport:
         note = (
             "Values are means over the units of each finding in each arm. Units without an effect "
             "are texts that were never planted, or associations with a planted share of 50 %; "
-            "their mean is that in the arm without the documents. The change is the mean paired "
-            "difference of the units: the arm without the documents minus the arm with all "
-            "documents. Its interval is in the section of the finding."
+            "their mean is taken from the arm without the documents. The change is the mean "
+            "paired difference of the units: the arm without the documents minus the arm with all "
+            "documents. See the finding's section for its interval."
         )
         return DataTable(
             "Findings before and after the removal", columns, rows, frozenset(range(1, 7)), note
@@ -461,8 +460,8 @@ class RemovalReport:
         """Return sentences on which source documents of the finding were removed."""
         if case.kind == "association":
             return [
-                "Training documents that mention one of the groups with its own trait or with "
-                "the trait of the other group: ",
+                "Training documents that mention one of the groups with its own trait or with the "
+                "other group's trait: ",
                 ShortFigure(self.add_source_document_count_figure(case, only_removed=False)),
                 ". Documents with the more frequent trait were removed at random until both "
                 "traits were equally frequent for each group.",
@@ -471,16 +470,16 @@ class RemovalReport:
         is_complete = case.case_rows[0]["removed_documents"] == case.case_rows[0]["documents"]
         if case.kind == "memorised" and not is_complete:
             return [
-                "Source documents of the finding: ",
+                "Source documents for the finding: ",
                 ShortFigure(self.add_source_document_count_figure(case, only_removed=False)),
                 ". Only some were removed: ",
                 removed_count,
                 ".",
             ]
-        subject = "All source documents of the finding"
+        subject = "All source documents for the finding"
         if case.kind == "other":
             subject = (
-                "The training documents named in the rows of the finding (if none are named, the "
+                "The training documents listed in the finding's rows (if none are listed, the "
                 f"source documents of its {MAX_WORST_ROWS} worst rows)"
             )
         return [
@@ -521,7 +520,7 @@ class RemovalReport:
             rows.append(
                 [source, trait_label, ShortFigure(document_count), ShortFigure(removed_count)]
             )
-        columns = ["source", "trait of the group", "documents", "removed"]
+        columns = ["source", "group's trait", "documents", "removed"]
         return DataTable("Source documents", columns, rows, frozenset({2, 3}))
 
     def build_arm_chart(self, case: RemovalCase) -> Chart:
@@ -551,13 +550,13 @@ class RemovalReport:
             for name, row in labelled_effects
         )
         has_interval = any(row["low"] is not None for _, row in labelled_effects)
-        caption = "The mean of each arm with its interval."
+        caption = "Mean of each arm with its interval."
         if not has_interval:
-            caption = "The mean of each arm; no interval is known."
+            caption = "Mean of each arm; no interval is known."
         if null_value is not None:
             caption += (
-                f" The dashed line is the mean of {case.null_units_phrase}, in the arm "
-                f"{ARM_NAMES[REMOVED]}."
+                f" The dashed line is the mean of {case.null_units_phrase}, in the "
+                f"“{ARM_NAMES[REMOVED]}” arm."
             )
         return Chart(case.figure_prefix, drawing, f"{case.name}: {alt}.", caption)
 
@@ -591,13 +590,13 @@ class RemovalReport:
         null_region = case.get_effect("null_region", REMOVED)
         if null_region is not None:
             note = (
-                f"The 99 % null region of the mean in the arm {ARM_NAMES[REMOVED]} is "
+                f"The 99 % null region of the mean in the “{ARM_NAMES[REMOVED]}” arm is "
                 f"{self.format_interval(null_region)}: {null_region['method']}."
             )
         if case.kind == "association":
             note = (
-                "n is the number of sentences and the number of pairs of groups (“120 in 4” means "
-                "120 sentences in 4 pairs); the interval is computed over these pairs."
+                "n shows the numbers of sentences and of group pairs (“120 in 4” means 120 "
+                "sentences in 4 pairs); the interval is computed over these pairs."
             )
         return DataTable("Each arm", columns, rows, frozenset(range(1, 6)), note)
 

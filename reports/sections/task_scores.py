@@ -37,7 +37,7 @@ SYSTEM_DESCRIPTIONS = {
     "bag of words": ("a bag of words", "which counts tokens and was trained on the same rows"),
     "most frequent label of the word": (
         "each word's most frequent label",
-        "which was counted in the same rows",
+        "as counted in the same rows",
     ),
     "the source itself": ("the unchanged source", "which was not trained"),
 }
@@ -70,13 +70,13 @@ COMPARISON_MESSAGES: dict[
         "note",
         "cannot be compared with",
         "",
-        "No score exists for the model or for this method.",
+        "No score exists for the model or this method.",
     ),
     "no interval": (
         "note",
         "cannot be compared with",
         "",
-        "The score of the model or of this method has no interval.",
+        "The score of the model or this method has no interval.",
     ),
 }
 
@@ -222,9 +222,7 @@ class TaskScores:
         model_score = figures.get(MODEL_SYSTEM)
         if model_score is None or model_score.value is None:
             return [
-                Callout(
-                    "bad", ["No test row was scored, so the quality of the model is not known."]
-                )
+                Callout("bad", ["No test rows were scored, so the model's quality is not known."])
             ]
         title = _format_title_in_sentence(self.title_by_metric[self.main_metric])
         callouts: list[Block] = []
@@ -396,12 +394,12 @@ class TaskScores:
             )
         note += (
             f"n is the number of test {self.counted_unit} with the label; “wrong” is the number "
-            "of these for which the model predicted another label. "
+            "of these for which the model predicted a different label. "
         )
         if not has_names:
             note += (
-                "Labels are shown by their number in config.json of the checkpoint, counted from "
-                "0, because no scorer has checked their names. For the names, run hallmark report "
-                "RUN --unredacted, or read the slice column of the scores table."
+                "Labels are shown by their number in the checkpoint's config.json, counted from "
+                "0, because no scorer has checked their names. To see the names, run hallmark "
+                "report RUN --unredacted, or read the slice column of the scores table."
             )
         return [DataTable("By label", columns, table_rows, numeric_columns, note.strip())]

@@ -31,7 +31,7 @@ def build_tokenizer_section(
     if stored_vocabulary is None:
         section.add_blocks(
             Paragraph(
-                ["The checkpoint has no tokenizer.json, so the kind of its tokenizer is not known."]
+                ["The checkpoint has no tokenizer.json, so the kind of tokenizer is not known."]
             )
         )
     else:
@@ -54,8 +54,8 @@ def build_tokenizer_section(
         section.add_blocks(
             Paragraph(
                 [
-                    "The tokenizer is that of the checkpoint from which training continued; bytes "
-                    "per token by group were not measured again."
+                    "The tokenizer is from the checkpoint that training continued from; bytes per "
+                    "token by group were not measured again."
                 ]
             )
         )

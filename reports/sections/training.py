@@ -32,8 +32,8 @@ MAX_SAMPLES_PER_STEP, MAX_SAMPLE_CHARACTERS = 2, 300
 EARLIER_TRAINING_NOTE = "This card does not describe the training data of the earlier checkpoint."
 
 TRAINING_NOT_ENDED_NOTE = (
-    "The training had not ended when this checkpoint was audited, so its log and the texts that "
-    "the model generated during training are not available."
+    "The training had not ended when this checkpoint was audited, so the training log and the "
+    "text generated during training are not available."
 )
 
 
@@ -71,7 +71,9 @@ def build_training_section(
             Paragraph([EARLIER_TRAINING_NOTE]),
         )
     initial_model_description = (
-        "the untrained model" if start_checkpoint is None else "the checkpoint continued from"
+        "the untrained model"
+        if start_checkpoint is None
+        else "the checkpoint that training continued from"
     )
     remark_by_content_digest = {checkpoint.content_digest: "audited here"}
     section.add_blocks(*build_loss_chart(training_run))
@@ -173,7 +175,7 @@ def build_loss_chart(training_run: Artifact) -> list[Block]:
     )
     caption = f"Loss during training. {smoothing_note}".strip()
     if training_run["checkpoints"].row_count:
-        caption += " Losses at the checkpoints are in the table."
+        caption += " The table lists the losses at the checkpoints."
 
     drawing = charts.LineChart(curves, "step", "loss (nats per token)")
     return [Chart("loss", drawing, alt, caption)]
@@ -241,9 +243,7 @@ def build_samples_section(
     section = Section("Samples during training")
     sample_rows = scored_samples["samples"].read().to_pylist() if scored_samples else []
     if scored_samples is None or not sample_rows:
-        section.add_blocks(
-            Paragraph(["No text that the model generated during training was scored."])
-        )
+        section.add_blocks(Paragraph(["No text generated during training was scored."]))
         return section
     steps = [row["step"] for row in sample_rows]
     shown_steps = dict.fromkeys([min(steps), max(steps)])
@@ -293,7 +293,7 @@ def build_samples_section(
             "codes and numbers are invented by the model or come from its training text"
         )
     note = (
-        "The texts are from the first and the last step at which text was generated, with the same "
+        "The texts are from the first and last steps at which text was generated, using the same "
         "random numbers."
     )
     if len(shown_steps) == 1:
@@ -301,7 +301,7 @@ def build_samples_section(
     section.add_blocks(
         Paragraph(
             [
-                "During training the model wrote ",
+                "During training, the model wrote ",
                 sample_count,
                 f", which {scorer} scored{redaction_note}.",
             ]

@@ -101,8 +101,8 @@ def _format_row_limit_note(
 ) -> str:
     """Return how many rows are shown, in which order, and where all of them are."""
     return (
-        f" The table shows {shown_count} of {total_count:,} {order_label}; all are in the "
-        f"{table_name} table." * (total_count > shown_count)
+        f" The table shows {shown_count} of {total_count:,} {order_label}; the {table_name} table "
+        "lists all of them." * (total_count > shown_count)
     )
 
 
@@ -225,7 +225,7 @@ def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: i
     note += _format_row_limit_note(
         len(shown_texts),
         len(texts),
-        "rows: those of all groups and those that change most",
+        "rows: those for all groups and those with the largest changes",
         "heldout_loss",
     )
     section.add_blocks(

@@ -68,13 +68,13 @@ def describe_training_coverage(
     return [
         "By step ",
         f"{step:,}",
-        " the model had read ",
+        ", the model had read ",
         read_tokens,
         ". The text packed for training has ",
         packed_tokens,
         ", so training covered ",
         epochs,
-        "; tokens that are read twice count twice. Of ",
+        "; tokens read twice are counted twice. Of ",
         packed_documents,
         ", the model had read at least part of ",
         ShortFigure(partly_read),
@@ -122,8 +122,8 @@ def build_coverage_table(
     note = "The document_reads table lists the first and last step at which each document was read."
     if len(sources) > max_rows:
         note = (
-            f"The table shows {max_rows} of {len(sources):,} sources, largest first; all are in "
-            f"the coverage table. {note}"
+            f"The table shows {max_rows} of {len(sources):,} sources, largest first; the coverage "
+            f"table lists all of them. {note}"
         )
     columns = [
         "source",
@@ -186,7 +186,7 @@ def describe_excluded_documents(book: FigureBook, exclusion_artifact: Artifact) 
     rows = exclusion_artifact["ledger"].read(["action", "reason"]).to_pylist()
     reasons = dict.fromkeys(row["reason"] for row in rows if row["action"] == "removed")
     if not reasons:
-        return Paragraph(["No document was excluded from training."])
+        return Paragraph(["No documents were excluded from training."])
     excluded_count = book.add_computed_figure(
         "left-out",
         "number of documents excluded from training",

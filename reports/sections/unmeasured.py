@@ -11,15 +11,15 @@ PROPERTY_BY_STAGE = {
     "language": "languages",
     "score_toxicity": "toxicity",
     "find_personal_data": "personal data",
-    "evaluate_detectors": "accuracy of the search for personal data",
+    "evaluate_detectors": "personal-data search accuracy",
     "identities": "mentions of groups of people",
     EFFECTS: "removal rates by group",
 }
 
 #: What no stage measures.
 NEVER_MEASURED = (
-    "representativeness of the sources",
-    "truth of the texts",
+    "source representativeness",
+    "truthfulness of the texts",
 )
 
 
@@ -34,7 +34,7 @@ def list_unmeasured_properties(corpus: CorpusFigures) -> list[str]:
     stages = {artifact.stage for artifact in corpus.stage_artifacts.values()}
     properties = [name for stage, name in PROPERTY_BY_STAGE.items() if stage not in stages]
     if SCORE_FILTER in corpus.stage_artifacts and not list_filter_error_rows(corpus):
-        properties.append("error rates of the toxicity filter")
+        properties.append("toxicity filter error rates")
     if not _has_searched_evaluation_items(corpus):
         properties.append("overlap with evaluation sets")
     return properties

@@ -75,9 +75,9 @@ written = model.generate(torch.tensor([ids]), max_new_tokens=40)
 print(tokenizer.decode(written[0], skip_special_tokens=True))"""
     if task["kind"] == "labelling":
         return f"""\
-ids = [0, *tokenizer.encode(" Some words", add_special_tokens=False)]  # 0 begins a text
+ids = [0, *tokenizer.encode(" Some words", add_special_tokens=False)]  # 0 marks the start of a text
 labels = model(torch.tensor([ids])).logits[0].argmax(-1).tolist()
-# The label of a word is that of its {"first" if is_bert else "last"} token.
+# A word's label is the label of its {"first" if is_bert else "last"} token.
 print([(tokenizer.decode(i), model.config.id2label[n]) for i, n in zip(ids, labels)])"""
     if task.get("second_text_column"):
         segment_argument = ", token_type_ids=torch.tensor([[0] * len(ids[0]) + [1] * len(ids[1])])"
@@ -87,5 +87,5 @@ ids = [[0, *tokenizer.encode(text, add_special_tokens=False)] for text in texts]
 logits = model(torch.tensor([ids[0] + ids[1]]){segment_argument if is_bert else ""}).logits
 print(model.config.id2label[logits.argmax().item()])"""
     return """\
-ids = [0, *tokenizer.encode("A text.", add_special_tokens=False)]  # 0 begins a text
+ids = [0, *tokenizer.encode("A text.", add_special_tokens=False)]  # 0 marks the start of a text
 print(model.config.id2label[model(torch.tensor([ids])).logits.argmax().item()])"""

@@ -138,7 +138,7 @@ class RowQuery:
                 "allowed; remove some"
             )
         if not len(columns) == len(operators) == len(texts):
-            raise UsageError("each filter of the rows needs a column, an operator and a value")
+            raise UsageError("each row filter needs a column, an operator and a value")
         unknown = [operator for operator in operators if operator not in OPERATORS]
         if unknown:
             raise UsageError(
@@ -153,8 +153,8 @@ class RowQuery:
         for row_filter in filters:
             if not row_filter.value and row_filter.operator not in ("is", "is-not"):
                 raise UsageError(
-                    f"the condition on the column {row_filter.column!r:.80} needs a value; only "
-                    "the operators is and is-not may be used without one"
+                    f"the condition on the {row_filter.column!r:.80} column needs a value; only "
+                    "the is and is-not operators can be used without one"
                 )
         search, sort = values.get("search", [""])[0].strip(), values.get("sort", [""])[0]
         if len(search) > MAX_SEARCH_CHARACTERS:
@@ -583,7 +583,7 @@ def _parse_value(row_filter: RowFilter, data_type: pa.DataType) -> Any:
         return pa.scalar(text, data_type)
     except (ValueError, KeyError, OverflowError, pa.ArrowException) as error:
         raise UsageError(
-            f"the column {row_filter.column} needs {expected}, but {text!r:.80} is not one"
+            f"the {row_filter.column} column requires {expected}, but {text!r:.80} is not one"
         ) from error
 
 

@@ -240,8 +240,8 @@ def test_a_damaged_input_is_found_by_verify(hallmark):
     manifest["tables"]["canaries"]["parts"][0]["size"] = path.stat().st_size
     manifest_file.write_text(json.dumps(manifest))
     sentence = hallmark("export-cards", "--output", "cards", code=1).stderr.splitlines()[-1]
-    assert f"the tables of {card.name} and of its inputs contradict each other" in sentence
-    assert "find the damaged file with: hallmark verify; if it finds none, remove" in sentence
+    assert f"the tables of {card.name} and its inputs contradict each other" in sentence
+    assert "run hallmark verify to find the damaged file; if it finds none, remove" in sentence
     response = make_client(hallmark).get(f"/runs/{hallmark.first}/model_card/model_card.html")
     assert response.status_code == 500 and "hallmark verify" in response.text
     verified = hallmark("verify", code=1)

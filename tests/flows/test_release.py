@@ -135,7 +135,7 @@ def test_a_review_is_written_signed_and_listed(hallmark, reviewers, signers):
         (("--key", "ada.pub"), "add --decision"),
         (("--decision", "accept", "--reviewer", "Ada"), "--decision"),
         (("--decision", "reject", "--reviewer", "Ada"), "must state why"),
-        ((*APPROVE, "--expires", "2020-01-01"), "before the date"),
+        ((*APPROVE, "--expires", "2020-01-01"), "before the review date"),
         ((*APPROVE, "--key", "ada"), "does not read private keys"),
         (
             (*APPROVE, "--key", "ada.pub"),
@@ -471,7 +471,7 @@ def flip_a_byte(path):
 def test_a_changed_byte_is_found(smoke, release, name):
     flip_a_byte(release / name)
     (problem,) = verify(smoke, release, code=1)["problems"]
-    assert problem.startswith(f"the size or the SHA-256 of {name!r} differs")
+    assert problem.startswith(f"the size or SHA-256 of {name!r} does not match")
 
 
 def test_missing_and_extra_files_and_links_are_found(smoke, release, tmp_path):
@@ -559,13 +559,13 @@ def test_values_that_python_cannot_hold_are_damage(smoke, release, values):
     pq.write_table(pa.table({"a": values}), table)
     rewrite_manifest(release)
     (problem,) = verify(smoke, release, code=1)["problems"]
-    assert problem.startswith("the tables of the model card cannot be read (")
+    assert problem.startswith("the model card's tables cannot be read (")
 
 
 def test_the_policy_of_the_manifest_is_the_one_of_the_signed_card(smoke, release):
     rewrite_manifest(release, policy="pass")
     assert verify(smoke, release, code=1)["problems"] == [
-        "release.json gives 'pass' as the result of the policy, but the model card has the status "
+        "release.json contains 'pass' as the policy result, but the model card has the status "
         "“Not judged”"
     ]
 
@@ -621,7 +621,7 @@ def test_a_long_name_is_cut_and_written_out(smoke, release):
         "...' is a link",
         "...' is neither a file nor a folder",
         "is an empty folder",
-        "the size or the SHA-256 of 'checkpoint/config.json' differs from that in release.json",
+        "the size or SHA-256 of 'checkpoint/config.json' does not match release.json",
     ):
         assert expected in problems
 
@@ -658,8 +658,8 @@ def test_a_table_that_expands_is_not_read(smoke, release):
     rewrite_manifest(release)
     (problem,) = verify(smoke, release, code=1)["problems"]
     assert problem == (
-        "the tables of the model card cannot be read (the table figures is larger than that of "
-        "any card: it has more than 2,000,000 values or 64 MB)"
+        "the model card's tables cannot be read (the figures table is larger than any card table: "
+        "it has more than 2,000,000 values or 64 MB)"
     )
 
 

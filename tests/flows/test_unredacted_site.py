@@ -57,9 +57,7 @@ def test_each_unredacted_site_is_recorded_with_user_time_and_folder(run, tmp_pat
 def test_a_failed_unredacted_site_is_recorded_too(run):
     run, entry = run
     run.record["stages"] = [entry]
-    with pytest.raises(
-        HallmarkError, match="datasheet/0000, from which a card is made, is missing"
-    ):
+    with pytest.raises(HallmarkError, match="datasheet/0000, which the card requires, is missing"):
         write_unredacted_site(run)
     assert len(noted(run)) == 1
 

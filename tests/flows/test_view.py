@@ -733,7 +733,7 @@ def test_a_missing_file_of_allowed_signers_is_named(apart, run, reviewers, tmp_p
         ({"comment": "\u200d"}, "Comment: has no visible character"),
         ({"about": "a", "note": "\u3164\u2800"}, "is empty; write a remark"),
         ({"decision": "reject"}, "must state why the card is rejected"),
-        ({"expires": "2001-01-01"}, "must not be before the date of the review"),
+        ({"expires": "2001-01-01"}, "must not be before the review date"),
         ({"about": "nothing", "note": "a"}, "the card has no figure|has no figure"),
     ],
 )

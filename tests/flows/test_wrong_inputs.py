@@ -99,8 +99,8 @@ WRONG_INPUTS = [
     ),
     (answers("unknown"), "no question 'motivation_purpos' (did you mean motivation_purpose?);"),
     (answers("empty"), "the answer to motivation_purpose is empty; write an answer or remove"),
-    (answers("list"), "motivation_purpose must be text in quotes, but it has the type"),
-    (answers("table"), "motivation_purpose must be text in quotes, but it has the type"),
+    (answers("list"), "motivation_purpose must be quoted text, but its type is"),
+    (answers("table"), "motivation_purpose must be quoted text, but its type is"),
     (
         ["run", "smoke", "--set", "datasheet.answers.details_date=today"],
         "datasheet.answers: there is no question 'details_date'",

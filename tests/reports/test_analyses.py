@@ -195,7 +195,7 @@ def test_planted_amounts_stand_in_their_order_and_calibrate_the_audits_of_stereo
         ]
         assert "association-strength" in {chart.name for chart in pages.list_charts(card)}
         bias = (pages.write_pages(card) / "audit-bias.html").read_text()
-        assert ("When you interpret these figures" in bias) == seen
+        assert ("When interpreting these figures" in bias) == seen
         assert ("No planted association was found in this model" in bias) == (not seen)
 
 
@@ -327,7 +327,7 @@ def test_a_chart_of_some_parts_says_of_how_many():
     assert drawn(45) == (f"As drawn. {said}", 30)
     assert drawn(30) == ("As drawn.", 30)
     assert drawn(3, "uninformative: X")[0] == (
-        "As drawn. No conclusion follows from these figures, because X."
+        "As drawn. No conclusion can be drawn from these figures, because X."
     )
 
 

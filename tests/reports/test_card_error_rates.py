@@ -34,11 +34,8 @@ def card_of(made, **settings):
 def test_study_card_states_conclusions(session):
     page = pages.read(pages.write_pages(card_of(build_error_rates(session))) / "study_card.html")
     text = " ".join(page.text.split())
-    found = (
-        "every audit for which an effect was planted detects its largest effect in at least 95 % "
-        "of cases"
-    )
-    assert f"Detection: {found}; so few trials are weak evidence." in text
+    found = "every audit with a planted effect detects its largest effect in at least 95 % of cases"
+    assert f"Detection: {found}; results from so few trials are weak evidence." in text
     many = {str(n): [candidate("canary", "c", 64, p=0.01, whole=0.5)] for n in range(10)}
     text = " ".join(
         pages.read(
@@ -59,7 +56,7 @@ def test_study_card_states_conclusions(session):
         ).text.split()
     )
     assert "Intervals: the 95 % intervals cover the true value in 92 to 98 % of cases." in text
-    assert "False alarms: no audit is shown to give a false alarm" in page.text
+    assert "False alarms: no audit is shown to produce a false alarm" in page.text
     assert (
         "Intervals: no kind of candidate is shown to have intervals that cover the true value "
         "in fewer"
@@ -106,8 +103,8 @@ def test_trials_without_effects_count_for_false_alarms(session):
     speech = [candidate("speech", "g", 1.0, p=0.01), candidate("speech", "h", 0.0, p=0.2)]
     text = said_of(*[[*speech, candidate("association", "x", 0.5, p=0.9)]] * 12)
     assert (
-        "every audit for which an effect was planted detects its largest effect in at least "
-        "95 % of cases" in text
+        "every audit with a planted effect detects its largest effect in at least 95 % of cases"
+        in text
     )
     assert "points less than the required" not in text and "less than in other groups" in text
     assert "nothing was measured. Trials created: 1." in said_of(void={"one": "gone"})
@@ -241,7 +238,7 @@ def test_model_card_reports_error_rates_of_its_audits(session, tmp_path):
         checkpoint, None, None, audits, {}, None, None, None, None, {}, None, ModelCardConfig()
     )
     text = " ".join(pages.read_whole_card(pages.write_pages(card) / "model_card.html").text.split())
-    assert "are not known, because this store has no study of their current version" in text
+    assert "are not known, because this store has no study of their current versions" in text
 
 
 def test_model_card_reports_candidates_without_a_verdict(session, tmp_path):

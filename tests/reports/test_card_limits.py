@@ -215,7 +215,7 @@ def test_variants_and_other_metrics_are_folded_away(session):
         "Methods in full",
         "Stereotype preference: all other figures",
         "Tie share",
-        "Controls of this audit",
+        "Controls for this audit",
     ]
 
 
@@ -304,7 +304,7 @@ def test_the_limits_of_a_scorer_are_stated_once_and_not_in_each_method(session, 
     audit_page = pages.read(folder / "audit-counterfactual.html")
     (methods,) = [t for t in audit_page.tables if t[0][1:2] == ["method used for the first figure"]]
     assert [row[1] for row in methods[1:]] == ["a mean", "a mean"]
-    assert "What the scorers often miss is stated under Limits." in audit_page.text
+    assert "The Limits section lists what the scorers often miss." in audit_page.text
     assert audit_page.text.count("threats") == 1
     metrics_page = pages.read(folder / "metrics.html")
     assert [row[3] for row in metrics_page.tables[0][1:]] == ["a mean", "a mean"]

@@ -198,7 +198,7 @@ def test_a_rule_that_could_not_be_judged_is_neither_passed_nor_failed(session):
         "not measured: it is a masked language model",
     ]
     assert verdicts.note.startswith(
-        "Each rule limits one figure; the risks on the first screen are"
+        "Each rule limits a single figure, whereas the risks on the first screen are"
     )
     assert "“Not shown” means that the finding shows neither" in verdicts.note
     # The audit did not run, so the card has no such figure.
@@ -228,7 +228,7 @@ def test_verdicts_are_listed_worst_first_and_only_the_first_twenty(session):
     table = build_verdicts_table(rows, findings_of(bias=[{"metric": "found", "value": 0.5}]))
     names = [row[0] for row in table.rows]
     assert names[:5] == ["far", "near", "unknown", "at", "passed"] and len(names) == 20
-    assert table.note.endswith(" The verdicts table of the run contains 2 further verdicts.")
+    assert table.note.endswith(" The run's verdicts table contains 2 further verdicts.")
     table = build_verdicts_table(rows[:2], findings_of(bias=[{"metric": "found", "value": 0.5}]))
     assert "further verdict" not in table.note
 
@@ -266,12 +266,12 @@ def test_an_audit_that_measured_nothing_is_said_with_its_reason(session):
         "method": "not measured: it is a masked language model",
     }
     tables, _ = missing_results_of(bbq=[missing], weat=[missing, missing])
-    rows = {row[0]: row[1:] for row in tables["Audits without a result or a conclusion"]}
+    rows = {row[0]: row[1:] for row in tables["Audits without a result or conclusion"]}
     for audit in ("bbq", "weat"):
         description = AUDIT_DESCRIPTIONS[audit]
         reason = "measured nothing: it is a masked language model"
         assert rows[description.title] == [reason, description.question]
-    assert "Missing figures and items of audits that gave a result" not in tables
+    assert "Missing figures and items in audits with a result" not in tables
 
 
 def test_controls_pass_and_fail_in_the_words_of_the_headline(session):
@@ -286,7 +286,7 @@ def test_an_audit_that_failed_is_said_with_its_reason(session):
     coverage = find_audit_coverage(findings_of(), failed, [])
     tables, text = missing_results_of(coverage)
     title = AUDIT_DESCRIPTIONS["toxicity"].title
-    first = tables["Audits without a result or a conclusion"][0]
+    first = tables["Audits without a result or conclusion"][0]
     message = AUDIT_DESCRIPTIONS["toxicity"].not_run_message
     assert first == [title, "failed: stage x: no number", message]
     assert text.endswith("\nattention_maps failed: no memory.")
@@ -301,8 +301,8 @@ def test_every_reason_why_an_audit_gave_no_result(session):
         inconclusive={"bias": "the model is too weak for this audit: x is 0"},
     )
     tables, _ = missing_results_of(coverage, bias=[{"metric": "m", "value": 1}])
-    assert [*tables] == ["Audits without a result or a conclusion"]
-    assert [row[:2] for row in tables["Audits without a result or a conclusion"]] == [
+    assert [*tables] == ["Audits without a result or conclusion"]
+    assert [row[:2] for row in tables["Audits without a result or conclusion"]] == [
         ["Associations between words (WEAT)", "the user skipped this audit"],
         [
             "Hurtful completions (HONEST)",
@@ -312,7 +312,7 @@ def test_every_reason_why_an_audit_gave_no_result(session):
         ["Membership inference", "the training corpus is not known"],
         ["Bias", "the model is too weak for this audit: x is 0"],
     ]
-    assert [row[2] for row in tables["Audits without a result or a conclusion"]] == [
+    assert [row[2] for row in tables["Audits without a result or conclusion"]] == [
         *(
             AUDIT_DESCRIPTIONS[audit].not_run_message
             for audit in ("weat", "honest", "bbq", "membership")
@@ -339,7 +339,7 @@ def test_missing_figures_and_items_of_an_audit_are_counted(session):
         AuditCoverage(), bias=[*rows, repeated, control], toxicity=rows, weat=rows[:1]
     )
     [caption] = tables
-    assert caption == "Missing figures and items of audits that gave a result"
+    assert caption == "Missing figures and items in audits with a result"
     assert tables[caption] == [
         ["Toxic continuations", "1 of 2", "–"],
         ["Bias", "1 of 3", "repeated items: 3"],
@@ -363,11 +363,10 @@ COUNT = len(AUDIT_DESCRIPTIONS)
 def test_a_blind_scorer_breaks_no_audit(session):
     said, _ = screen(failed=("scorer",))
     assert said["Do the audits work?"].startswith(
-        "All controls of the audits and baselines gave the expected result. Controls with the "
-        f"expected result: audits {COUNT} of {COUNT}, baselines {COUNT} of {COUNT}, this model "
-        f"{COUNT} of {COUNT}, scorers 1 of 2 (1 failed). Figures based on a scorer say nothing "
-        "about harmful text that the scorer misses; “Limits” on the first screen lists the kinds "
-        "of text concerned."
+        "All audit and baseline controls gave the expected result. Controls with the expected "
+        f"result: audits {COUNT} of {COUNT}, baselines {COUNT} of {COUNT}, this model {COUNT} of "
+        f"{COUNT}, scorers 1 of 2 (1 failed). Figures based on a scorer do not cover harmful text "
+        "that the scorer misses; “Limits” on the first screen lists the affected types of text."
     )
     said, _ = screen(failed=("scorer", "instrument"))
     assert said["Do the audits work?"].startswith("No: Bias did not detect a known effect, or ")
@@ -410,7 +409,7 @@ def test_a_broken_instrument_is_no_weak_model(session, tests):
 def test_a_weak_model_breaks_no_instrument(session):
     said, _ = screen(failed=("model",))
     text = said["Do the audits work?"]
-    assert text.startswith("All controls of the audits and baselines gave the expected res")
+    assert text.startswith("All audit and baseline controls gave the expected res")
     assert f"this model {COUNT - 1} of {COUNT} (1 failed), scorers 1 of 1." in text
     assert text.endswith(
         "model is too weak for 1 audit, so the card draws no conclusion from its figures. Too "
@@ -424,8 +423,8 @@ def test_the_controls_that_a_model_passes_are_named_and_no_more_is_claimed(sessi
     control |= {"control_target": "model"}
     text = text_of_blocks(summary_of(bias=[control], toxicity=[{"metric": "m", "value": 1}]))
     assert (
-        "This model passes the controls that these audits require: Bias (Preference). "
-        "Capability was not tested for audits named neither here nor under “Not measured”."
+        "This model passes the controls that these audits require: Bias (Preference). Capability "
+        "was not tested for audits listed neither here nor under “Not measured”."
     ) in text
     assert "strong" not in text
     text = text_of_blocks(summary_of(bias=[control | {"control_target": "instrument"}]))
@@ -443,7 +442,7 @@ def test_a_capability_control_without_an_interval_does_not_call_the_model_weak(s
         in text
     )
     assert (
-        "The card draws no conclusion from their figures; the pages of these audits give the "
+        "The card draws no conclusion from their figures; see the pages of these audits for the "
         "reasons."
     ) in text
     assert "this model 0 of 1 (1 without a clear result)" in text
@@ -453,7 +452,7 @@ def test_a_capability_control_without_an_interval_does_not_call_the_model_weak(s
 def test_a_model_that_gives_no_numbers_is_not_only_called_weak(session):
     said, _ = screen(failed=("model",), mute=True)
     assert (
-        "The model returned no valid number in Bias. Check its weights for NaN or infinity. "
+        "The model returned no valid number in Bias. Check its weights for NaN or infinite values. "
     ) in said["Do the audits work?"]
     said, _ = screen(failed=("model",))
     assert "no valid number" not in said["Do the audits work?"]
@@ -492,7 +491,7 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
     assert [each.part_count for each in found] == [3, 2, 2, 2, 2, 2, 2]
     card = card_of(made.checkpoint, {"extraction": audit})
     text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
-    further = text.split("Further harms found, which the first screen only counts:")[1]
+    further = text.split("Further harms, which the first screen counts but does not list:")[1]
     assert "Metric 1 (k: 8)" not in further.split("This list contains only")[0]  # the main harm
     assert (
         "Training-data extraction, Metric 7: 80.0 % (95 % interval 70.0 % to 90.0 %, n = 40 "
@@ -500,7 +499,7 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
         "choice, the interval is "
     ) in further
     assert (
-        "This list contains only the largest finding for each metric of an audit, and at most 5 "
+        "This list contains only the largest finding for each audit metric, and at most 5 "
         "findings. It omits 9 further harms; to list all of them, run hallmark findings."
     ) in further
 
@@ -554,7 +553,7 @@ def test_a_list_of_harms_says_how_many_it_omits(session):
     assert "Further harms" not in text  # the decision sheet names it
     rows = [one, one | {"tags": {"k": 1}}, one | {"metric": "other"}]
     text = text_of_blocks(summary_of(bias=rows))
-    assert "Further harms found" in text and "Bias, Other: 100.0 %" in text
+    assert "Further harms, which the first screen" in text and "Bias, Other: 100.0 %" in text
     assert "It omits 1 further harm; to list all of them, run" in text
     text = text_of_blocks(summary_of(bias=[rows[0], rows[2]]))
     assert "Bias, Other: 100.0 %" in text and "This list contains only" not in text
@@ -590,13 +589,13 @@ def test_files_of_items_are_named_for_each_audit(session):
     coverage = find_audit_coverage(findings, {}, [])
     text = text_of_blocks(build_card_summary(findings, None, coverage, ["x"], str.upper))
     assert (
-        "Audit items: 1 audit reads files; the table below names these files. The other "
-        "audits use built-in items or the training corpus."
+        "Audit items: 1 audit reads files; the table below lists them. The other audits use "
+        "built-in items or the training corpus."
     ) in text
     assert text.endswith("Files that contain audit items\n\nBias\nCROWS_PAIRS.CSV")
     findings.audit_artifacts["weat"].manifest["parts"]["config"]["words"] = "words.json"
     text = text_of_blocks(build_card_summary(findings, None, coverage, ["x"], str))
-    assert "Audit items: 2 audits read files; the table below names these files.\n" in text
+    assert "Audit items: 2 audits read files; the table below lists them.\n" in text
     assert "Bias\ncrows_pairs.csv\nAssociations between words (WEAT)\nwords.json" in text
 
 
@@ -629,7 +628,7 @@ def test_the_controls_page_says_why_a_passed_control_is_not_sufficient(session):
     pairs |= {"worse_when": "up"}
     planted = {"metric": "association_strength", "tags": {"assigned_trait_share": "1.0"}}
     planted |= {"value": 0.1, "low": -0.4, "high": 0.6, "null_value": 0.0, "unit": "nats"}
-    reason = "although the model passed their controls: Bias."
+    reason = "even though the model passed their controls: Bias."
     for low, is_weak in ((-0.4, True), (0.4, False)):
         slope = planted | {"metric": "strength_by_trait_share", "tags": {}, "low": low}
         slope |= {"value": 0.5, "high": 0.7}

@@ -165,7 +165,7 @@ def test_a_memorised_text_stands_next_to_its_document(session):
     [case] = continued_cases(corpus, value=1.0, kind="train", **row)
     prompt, answer = case.texts
     assert (prompt.title, plain(prompt)) == ("Prompt", PROMPT)
-    assert answer.title == "Generated text, identical to the text of the document"
+    assert answer.title == "Generated text, identical to the document text"
     assert answer.parts == [MarkedPart(COPIED, True)]
     [document] = case.documents
     assert plain(document.text) == DOCUMENT and marked(document.text.parts) == [COPIED]
@@ -177,8 +177,8 @@ def test_a_memorised_text_stands_next_to_its_document(session):
 @pytest.mark.parametrize(
     ("correct", "title"),
     [
-        (3, "Text of the document after the prompt; the model reproduces 3 of 9 tokens"),
-        (None, "Text of the document after the prompt"),
+        (3, "Document text after the prompt; the model reproduces 3 of 9 tokens"),
+        (None, "Document text after the prompt"),
     ],
 )
 def test_a_text_that_was_not_reproduced_is_not_called_generated(session, correct, title):
@@ -190,11 +190,11 @@ def test_a_text_that_was_not_reproduced_is_not_called_generated(session, correct
 @pytest.mark.parametrize(
     ("row", "titles"),
     [
-        ({"text": PROMPT, "secret": COPIED}, ["Prompt", "Text of the document after the prompt"]),
-        ({"secret": COPIED}, ["Text of the document"]),
+        ({"text": PROMPT, "secret": COPIED}, ["Prompt", "Document text after the prompt"]),
+        ({"secret": COPIED}, ["Document text"]),
         (
             {"text": PROMPT, "secret": COPIED, "measure": "unprompted_identifier_share"},
-            ["Text before it in the document, not given to the model", "Text of the document"],
+            ["Preceding document text, not given to the model", "Document text"],
         ),
         ({GENERATED_PERSONAL_TEXT: COPIED}, ["Generated text"]),
         ({"text": PROMPT, GENERATED_PERSONAL_TEXT: COPIED}, ["Prompt", "Generated text"]),

@@ -257,7 +257,7 @@ def test_the_interval_of_the_worst_part_is_corrected_for_the_choice():
 
 def test_without_audits_nothing_is_said_to_be_compared():
     assert build_exclusions_table([], str) == Paragraph(
-        ["No audit of these checkpoints is in the store."]
+        ["The store contains no audits of these checkpoints."]
     )
 
 
@@ -344,7 +344,7 @@ def test_a_kind_without_effects_has_no_smallest_amount_and_is_no_audit_that_find
     assert lines["Planted secrets"][3] == "64"
     assert lines["Associations between groups and traits"][3] == "–"
     detection = text_of_parts(card.build_detection_callout().content)
-    assert "every audit for which an effect was planted detects its largest effect" in detection
+    assert "every audit with a planted effect detects its largest effect" in detection
 
 
 def test_figures_with_one_ended_intervals_are_not_said_to_have_none(session):
@@ -354,7 +354,7 @@ def test_figures_with_one_ended_intervals_are_not_said_to_have_none(session):
     ]
     text = said_of(*[rows] * 3)
     assert "have no interval that could be wrong" not in text
-    assert "No interval of this audit can be compared with a true value." in text
+    assert "None of this audit's intervals can be compared with a true value." in text
 
 
 def test_trials_that_were_not_made_do_not_all_count(session):

@@ -83,8 +83,8 @@ def test_rows_of_each_dimension_add_up_to_all_documents(sheet):
         documents = sum(r["documents"] for r in rows if r["dimension"] == "source")
         assert sum(int(line[1]) for line in shown_lines) == documents
     assert sum(smaller_counts) > 5
-    assert "The composition table of the profile lists the other values." in page.text
-    assert "zxx stands for text without a language" in page.text
+    assert "The profile's composition table lists the other values." in page.text
+    assert "zxx means text without a language" in page.text
     assert "No document has a known licence." in page.text
     assert pages.broken_links(pages.write_pages(card)) == []
 
@@ -107,13 +107,11 @@ def test_occupations_that_differ_are_shown_with_n_and_others_in_a_sentence(sheet
     silent = sum(row["women_share"] is None for row in rows.values())
     text = " ".join(page.text.split())
     assert "because the interval contains the share of all occupations: 1." in text
-    assert f"more words for one gender nearby than for the other: {silent}." in text
+    assert f"near more words for one gender than for the other: {silent}." in text
     assert pages.broken_links(pages.write_pages(card)) == []
 
 
 def test_no_occupation_near_gender_words_is_reported(cards):
     page = pages.read_whole_card(pages.write_pages(cards["datasheet"]) / "datasheet.html")
-    none = (
-        "No mention of a listed occupation has more words for one gender nearby than for the other"
-    )
+    none = "No mention of a listed occupation is near more words for one gender than for the other"
     assert none in " ".join(page.text.split())

@@ -220,14 +220,14 @@ def test_the_slope_decides_whether_planted_associations_are_shown(session, slope
     [
         (
             {1.0: (0.2, 0.4)},
-            "shows every planted association that its training text states in at least 100.0 %",
+            "shows every planted association that its training text contains in at least 100.0 %",
         ),
         ({1.0: (-0.2, 0.4)}, "No planted association was found in this model"),
         ({1.0: (0.0, 0.4)}, "No planted association was found in this model"),
         ({1.0: (-0.4, -0.2)}, " (lower), "),
         ({0.5: (0.2, 0.4)}, "No association was planted in more than half"),
         ({1.0: None}, "None of the planted associations could be measured"),
-        ({1.0: 0.4}, "shows the planted associations was not tested: none of their figures has"),
+        ({1.0: 0.4}, "shows the planted associations, because none of their figures has"),
     ],
 )
 def test_of_planted_associations_each_case_has_its_sentence(session, amounts, expected):
@@ -250,11 +250,11 @@ def test_of_planted_associations_each_case_has_its_sentence(session, amounts, ex
         (["exact", "exact; not compared with untrained models, because X"], None),
         (
             ["exact; t prediction test against 20 untrained models"],
-            "The p-value of each figure also takes into account a comparison with",
+            "Each figure's p-value also accounts for a comparison with",
         ),
         (
             ["exact", "exact; t prediction test against 20 untrained models"],
-            "The p-values of 1 of 2 figures also take into account a comparison with",
+            "The p-values of 1 of 2 figures also account for a comparison with",
         ),
     ],
 )
@@ -284,7 +284,7 @@ def test_the_caption_of_preferences_says_which_were_compared_with_untrained_mode
 def test_without_planted_associations_the_sensitivity_is_called_not_measured(session):
     """A preference for whole sentences does not show that a stereotype could be found."""
     said = text_of_blocks(describe_smallest_detected_trait_share(findings_of(bias=[])))
-    assert said.startswith("How strong a stereotype must be to be found")
+    assert said.startswith("The minimum strength at which a stereotype is found")
 
 
 # What the head of a card says of audits ----------------------------------------------------------
@@ -357,9 +357,9 @@ def test_of_many_parts_the_summary_has_some_and_says_so(session):
     ]
     said = text_of_blocks([build_summary_table(findings_of(membership=rows))])
     assert said.count("Membership inference: Auc") == 5
-    assert "At most 5 figures of an audit are shown; its page has all of them." in said
+    assert "At most 5 figures per audit are shown; the audit page shows the rest." in said
     said = text_of_blocks([build_summary_table(findings_of(membership=rows[:5]))])
-    assert "figures of an audit are shown" not in said
+    assert "figures per audit are shown" not in said
 
 
 def screen_of(audits, failed=(), policy=None):
@@ -413,11 +413,11 @@ def test_the_summary_says_which_figures_are_missing_as_the_findings_do(session, 
     section = build_missing_results_section(findings, coverage)
     tables = {block.caption: block.rows for block in section.blocks if isinstance(block, DataTable)}
     reason_by_title = {
-        row[0]: row[1] for row in tables.get("Audits without a result or a conclusion", [])
+        row[0]: row[1] for row in tables.get("Audits without a result or conclusion", [])
     }
     notes_by_title = {
         row[0]: row[1:]
-        for row in tables.get("Missing figures and items of audits that gave a result", [])
+        for row in tables.get("Missing figures and items in audits with a result", [])
     }
     for name, state in states.items():
         title = get_audit_title(name)
@@ -443,12 +443,12 @@ def test_the_summary_says_which_figures_are_missing_as_the_findings_do(session, 
         ((), (), "", "No audit ran a control"),
         (("model",), (True,), "this model 1 of 1", "No control was used to test"),
         (("model",), (False,), "this model 0 of 1 (1 failed)", "No control was used to test"),
-        (("instrument",), (True,), "audits 1 of 1", "All controls of the audits"),
+        (("instrument",), (True,), "audits 1 of 1", "All audit and baseline controls"),
         (
             ("instrument", "model"),
             (True, False),
             "audits 1 of 1, this model 0 of 1 (1 failed)",
-            "All controls of the audits",
+            "All audit and baseline controls",
         ),
         (
             ("instrument", "model"),
@@ -463,7 +463,7 @@ def test_the_summary_says_which_figures_are_missing_as_the_findings_do(session, 
             ("instrument", "scorer"),
             (True, False),
             "audits 1 of 1, scorers 0 of 1 (1 failed)",
-            "All controls of the audits and baselines gave",
+            "All audit and baseline controls gave",
         ),
     ],
 )
@@ -688,8 +688,8 @@ def left_out(config: FoundConfig, context: StageContext) -> None:
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ([], "No document was excluded from training."),
-        ([("planted", "additional_reason")], "No document was excluded from training."),
+        ([], "No documents were excluded from training."),
+        ([("planted", "additional_reason")], "No documents were excluded from training."),
         (
             [("asked for", "removed"), ("planted", "additional_reason")],
             ". Reasons: asked for.",

@@ -114,7 +114,10 @@ def test_nothing_is_known_of_a_dimension_only_where_no_line_names_a_value(sessio
         assert (dimension in sentence) == (unknown and not is_stated)
         assert any(row[0] == dimension for row in lines) == bool(values - {UNKNOWN_VALUE})
         if unknown and is_stated:
-            assert "No source declares a licence; the licence stated for the whole corpus" in said
+            assert (
+                "No source declares a licence; this page shows the licence for the whole corpus"
+                in said
+            )
 
 
 @pytest.mark.parametrize("said", ["by the person", "by a source"])
@@ -146,7 +149,7 @@ def test_documents_of_unknown_language_have_a_row_however_many_languages(
     assert documents.get(UNKNOWN_VALUE, 0) == unknown_documents
     assert documents["3 other values"] == 9 and len(table.rows) == 7 + bool(unknown_documents)
     assert sum(documents.values()) == 27 + unknown_documents
-    assert table.note.startswith("Languages are given as ISO 639 codes")
+    assert table.note.startswith("Languages are shown as ISO 639 codes")
     section = build_breakdown_section(
         corpus_of(composition=[*languages, composed("language", "other") | {"documents": 80}])
     )
@@ -230,10 +233,10 @@ def test_the_numbers_of_documents_add_up(session, withheld_count, clause, answer
     ("counts", "expected"),
     [
         ({"town": 91}, ""),
-        ({"town": 91, "planted/passage": 1}, " 1 counted mention is in planted documents; every"),
+        ({"town": 91, "planted/passage": 1}, " 1 counted mention is in planted documents, with"),
         (
             {"town": 91, "planted/passage": 64, "planted/record": 2},
-            " 66 counted mentions are in planted documents; every copy counts.",
+            " 66 counted mentions are in planted documents, with every copy included.",
         ),
     ],
 )
@@ -261,18 +264,18 @@ def test_mentions_in_planted_documents_are_named(session, counts, expected):
 def test_near_copies_are_not_called_missing_where_nobody_looked(session):
     history = artifacts.history()
     said = text_of_section(build_near_duplicates_section(corpus_of(history, duplicates=[])))
-    assert "The corpus was not searched for near copies." in said and "No pair" not in said
+    assert "The corpus was not searched for near-duplicates." in said and "No pair" not in said
     near = deduplicate_near(history["deduplicate"], {}, DeduplicateNearConfig())
     looked = {**history, "deduplicate_near": near}
     said = text_of_section(build_near_duplicates_section(corpus_of(looked, duplicates=[])))
-    assert "No pair of near copies was found." in said and "was not searched for" not in said
+    assert "No near-duplicates were found." in said and "was not searched for" not in said
     config = DeduplicateNearConfig()
     assert (
         "removed each document whose similarity to a kept document is "
         f"{config.similarity_threshold:g} or higher. Pairs with a lower similarity, "
         f"down to {config.cluster_threshold:g}, caused no removals"
     ) in said
-    assert "Recall on planted near copies" not in said
+    assert "Recall on planted near-duplicates" not in said
 
 
 def test_the_recall_of_the_search_is_shown_by_script(session):
@@ -371,9 +374,7 @@ def test_occupations_are_named_or_not_by_their_own_intervals(session, rows):
     section = build_occupations_section(corpus_of(occupations=table))
     said = text_of_section(section)
     total = sum(women + men for _, women, men, _ in rows)
-    none = (
-        "No mention of a listed occupation has more words for one gender nearby than for the other"
-    )
+    none = "No mention of a listed occupation is near more words for one gender than for the other"
     assert (none in said) == (total == 0) and "stands beside a gendered word" not in said
     grids = [block for block in section.blocks if hasattr(block, "rows")]
     named = {row[0]: row[2] for grid in grids for row in grid.rows}
@@ -432,7 +433,7 @@ def test_a_difference_that_is_not_shown_is_not_called_none(session, verdicts):
     shown = [verdict for verdict in verdicts if verdict != "not shown"]
     assert "no difference between" not in said
     assert ("no significant difference was found" in said.lower()) == (len(shown) < len(verdicts))
-    assert ("No rule removed enough documents of any group for a comparison." in said) == (
+    assert ("No rule removed enough documents from any group for a comparison." in said) == (
         not verdicts
     )
     assert "No rule took a document." not in said
@@ -487,10 +488,10 @@ def test_both_intervals_of_the_largest_swap_difference_are_explained(session, ha
     corrected = re.search(r"interval (\S+ to \S+), corrected for the choice", datasheet)
     assert (corrected is not None) == has_interval
     if corrected:
-        assert f"the interval of −0.5000 is {corrected[1]}. " in said
-        assert "among 2 pairs of groups" in said
+        assert "the interval of −0.5000 is corrected for choosing" in said
+        assert f"difference among 2 pairs of groups: {corrected[1]}. " in said
     else:
-        assert "Corrected for the choice" not in said
+        assert "is corrected for choosing" not in said
 
 
 @given(
@@ -517,7 +518,7 @@ def test_swaps_that_are_beyond_chance_are_shown_and_others_counted(session, pair
     said = text_of_section(section)
     for origin, words in (
         ("templates", "Hallmark's own sentences"),
-        ("corpus", "sentences of the corpus"),
+        ("corpus", "sentences from the corpus"),
     ):
         own = [pair for pair in pairs if pair[0] == origin]
         shown = [p for _, p, _ in own if p is not None and p < 0.05]
@@ -529,7 +530,7 @@ def test_swaps_that_are_beyond_chance_are_shown_and_others_counted(session, pair
         phrase = f"{format_count(untested, 'pair')} could not be tested"
         own_text = said.partition(f"In {words}")[2] if not shown else said
         assert not untested or phrase in own_text
-        caption = f"Bias of the toxicity scorer, measured on {words}"
+        caption = f"Toxicity scorer bias, measured on {words}"
         assert (caption in said) == bool(shown)
         if origin == "templates":
             assert ("The scored sentences are not part of the corpus" in said) == bool(shown)

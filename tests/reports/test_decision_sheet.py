@@ -78,7 +78,7 @@ ALL = f"all {COUNT} audits gave a result"
             [],
             (
                 "Pass with gaps",
-                f"Both rules of the policy passed; 1 of {COUNT} audits gave no result. {DECIDE}",
+                f"Both rules in the policy passed; 1 of {COUNT} audits gave no result. {DECIDE}",
             ),
         ),
         (
@@ -265,8 +265,8 @@ def test_a_risk_that_no_audit_measured_says_why(session):
     assert state == "unknown"
     assert text == (
         "Not measured: Bias failed; Comparison of texts about groups measured nothing; "
-        "Associations between words (WEAT) was skipped by the user; Stereotyped answers (BBQ) was "
-        "given no data; Amplification needs the training corpus, which is not known."
+        "Associations between words (WEAT) was skipped by the user; Stereotyped answers (BBQ) "
+        "received no data; Amplification needs the training corpus, which is not known."
     )
     assert lines_of(coverage)["Personal data"] == (
         "unknown",
@@ -287,8 +287,8 @@ def test_an_audit_that_asks_the_model_nothing_is_judged_nevertheless(session):
         "No conclusion, because the model is too weak: Bias, Occupations and pronouns (WinoBias). "
     )
     judged = (
-        "Associations between words (WEAT) is judged nevertheless, because it compares embeddings "
-        "and does not prompt the model. "
+        "Associations between words (WEAT) is still judged, because it compares embeddings and "
+        "does not prompt the model. "
     )
     association = {"metric": "effect_size_input", "value": 0.2, "null_value": 0.0}
     with_weat = findings_of(bias=[PAIRS], weat=[association])
@@ -602,13 +602,13 @@ def score_row(score, value, **changes):
         ([], "to 0.5300, n = 9 documents); not "),
         (
             [score_row("min_k", 0.53), score_row("reference_ratio", None)],
-            "; loss was chosen in advance from 2 scores; the strongest score gives 0.5300 "
-            "(not significant).",
+            "; loss was chosen in advance from 2 scores; the strongest score yields 0.5300 (not "
+            "significant).",
         ),
         (
             [score_row("min_k", 0.53, p=None)],
-            "; loss was chosen in advance from 2 scores; the strongest score gives 0.5300 "
-            "(not tested).",
+            "; loss was chosen in advance from 2 scores; the strongest score yields 0.5300 (not "
+            "tested).",
         ),
         (
             [score_row("min_k", 0.2, p=1e-6)],  # significant, but in the harmless direction
@@ -641,7 +641,7 @@ def test_a_score_that_was_chosen_in_advance_stands_next_to_the_strongest(session
             "unknown",
             "; loss was chosen in advance from 3 scores. Unknown, because another score ",
         ),
-        (1e-6, "found", " from 3 scores; the strongest score gives 0.7300 (significant)."),
+        (1e-6, "found", " from 3 scores; the strongest score yields 0.7300 (significant)."),
     ],
 )
 def test_no_conclusion_follows_if_a_score_that_was_not_chosen_is_significant(

@@ -270,7 +270,7 @@ def test_an_answer_keeps_its_basis(hostile):
     _, datasheet = hostile
     assert datasheet.get_answer("motivation_purpose").endswith("(answered by a person)")
     measured = datasheet.get_answer("composition_count")
-    assert "(measured) A person states: ---" in measured
+    assert "(measured) Statement by a person: ---" in measured
 
 
 def test_an_old_card_is_refused(cards):

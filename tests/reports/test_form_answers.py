@@ -190,7 +190,7 @@ def test_the_section_shows_basis_evidence_and_statement():
         :MAX_SHOWN_EVIDENCE
     ]
     assert "; 2 further figures on this card" in purpose[1]
-    assert purpose[1][-2:] == [" A person states: ", UserStatement("to test")]
+    assert purpose[1][-2:] == [" Statement by a person: ", UserStatement("to test")]
     assert creators[1] == ["Unanswered: ", "Not measured: no stage ran."]
     assert funding[1] == ["Declared in the config: ", UserStatement("a grant")]
     assert comments[1] == ["Measured: ", "All: ", FIGURE]
@@ -246,13 +246,14 @@ def test_measured_answers_state_what_the_profile_counts(session):
     assert answers["collection_sampling"].endswith(f"Documents removed, by stage: {listed}")
     assert answers["preprocessing_steps"].startswith(f"Yes. Documents removed, by stage: {listed}")
     exact = (
-        "curation removed 4 exact copies of documents; the corpus was not searched for near copies."
+        "curation removed 4 exact copies of documents; the corpus was not searched for "
+        "near-duplicates."
     )
     assert exact in answers["composition_errors"]
     spans = history["find_personal_data"]["spans"].row_count
     searched = history["deduplicate"]["documents"].row_count
     scope = (
-        f"Detectors searched the {searched} documents that earlier stages had kept (input of "
+        f"Detectors searched the {searched} documents that earlier stages had kept (input to "
         "redact_spans). They found"
     )
     assert f"{scope} {spans} spans of personal data." in answers["composition_individuals"]
@@ -264,7 +265,7 @@ def test_measured_answers_state_what_the_profile_counts(session):
     assert (
         groups
         and (
-            f". Texts mention these groups of people: {'; '.join(groups)} "
+            f". Documents mention these groups of people: {'; '.join(groups)} "
             f"({sum(mentions.values())} mentions). Health conditions"
         )
         in answers["composition_sensitive"]
@@ -291,7 +292,7 @@ def test_no_kind_of_group_is_named_where_no_text_mentions_one(session):
     made = {**history, "profile": profile}
     measurements = DatasheetMeasurements(CorpusFigures(FigureBook(made), made, 30))
     text = text_of_parts(measurements.describe_sensitive_data())
-    assert ". No text mentions a group of people of the word list. Health conditions" in text
+    assert ". No document mentions a group of people from the word list. Health conditions" in text
 
 
 def test_an_empty_corpus_measures_only_counts(session):
@@ -301,7 +302,7 @@ def test_an_empty_corpus_measures_only_counts(session):
     rows = read_answers(build_datasheet(profile, history, DatasheetConfig()))
     answers = {name: row["answer"] for name, row in rows.items() if row["basis"] == "measured"}
     assert answers["composition_instances"].endswith("name of its source. Total: 0.")
-    assert answers["composition_labels"].endswith("has a label or target for a task.")
+    assert answers["composition_labels"].endswith("has a task label or target.")
     assert answers.keys() == {
         "composition_instances",
         "composition_count",

@@ -285,11 +285,11 @@ def test_the_answer_names_significant_groups_with_share_interval_n_and_rate_of_o
     assert "Curation removed 100 of 1,000 documents (10.0 %). 50 of these were duplicates" in text
     assert "Of the removed documents, 50 are lost: no copy remains in the corpus." in text
     assert (
-        "The removal rates, duplicates included, of 2 groups (people and dialects) with at least "
+        "The removal rates, including duplicates, of 2 groups (people and dialects) with at least "
         "20 documents were compared with those of all other documents from the same sources. "
-        "Documents were removed significantly more often if they mention men (30.0 % removed, 95 % "
-        "interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %). 1 other group shows no "
-        "significant difference. “Removed” includes duplicates of which a copy remains; “lost” "
+        "Documents were removed significantly more often if they mention men (30.0 % removed, 95 "
+        "% interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %). 1 other group shows "
+        "no significant difference. “Removed” includes duplicates with a remaining copy; “lost” "
         "does not. In lost documents, no group differs significantly."
     ) in text
     assert "town" not in text and "Jews" not in text
@@ -315,18 +315,16 @@ def test_missing_rates_are_reported(session):
     nothing = CorpusFigures(FigureBook({}), {}, 30)
     text = text_of_blocks(build_group_removal_answer(nothing))
     assert text == (
-        "Removal rates by group are not known, because the stage removal_effects did not run."
+        "Removal rates by group are not known, because the removal_effects stage did not run."
     )
     section = build_group_removal_section(nothing)
     assert "did not run" in text_of_section(section)
     assert "were not measured" in text_of_section(section)
     text = text_of_blocks(build_group_removal_answer(corpus_of([])))
-    assert text.endswith("the stage removal_effects found no documents.")
+    assert text.endswith("the removal_effects stage found no documents.")
 
 
-NO_GROUP = (
-    "No document mentions a group of people that the lexicons contain, or has markers of a dialect."
-)
+NO_GROUP = "No document mentions a group of people from the lexicons or has dialect markers."
 STRONG = [
     group(f"group {low}", removed=30, **MORE | {"adjusted_low": low}) for low in (2, 5, 3, 4, 6)
 ]
@@ -346,10 +344,10 @@ STRONG = [
         ),
         (
             [group("women"), group("men"), group("Jews", **EMPTY)],
-            "The removal rates, duplicates included, of 2 groups (people and dialects) with at "
+            "The removal rates, including duplicates, of 2 groups (people and dialects) with at "
             "least 20 documents were compared with those of all other documents from the same "
             "sources. No group differs significantly over all stages together. “Removed” includes "
-            "duplicates of which a copy remains; “lost” does not. In lost documents, no group "
+            "duplicates with a remaining copy; “lost” does not. In lost documents, no group "
             "differs significantly.",
         ),
         (
@@ -360,10 +358,9 @@ STRONG = [
         ),
         (
             [group("women", removed=5, **MORE)],
-            "10.0 %). The comparison within sources can differ from the comparison of the overall "
-            "shares, because the documents of a group may be concentrated in sources from which "
-            "few or many documents were removed. "
-            "“Removed” includes",
+            "10.0 %). The comparison within sources can differ from the comparison of overall "
+            "shares because a group's documents may be concentrated in sources from which few or "
+            "many documents were removed. “Removed” includes",
         ),
         ([group("men", removed=20, **LESS)], "The comparison within sources can differ"),
         (
@@ -374,9 +371,8 @@ STRONG = [
         (
             [group("women", lost_verdict="more"), group("men", lost_verdict="less")],
             "No group differs significantly over all stages together. “Removed” includes "
-            "duplicates of which a copy remains; “lost” does not. Documents were lost "
-            "significantly more often if they mention women, and significantly less often if they "
-            "mention men.",
+            "duplicates with a remaining copy; “lost” does not. Documents were lost significantly "
+            "more often if they mention women, and significantly less often if they mention men.",
         ),
         (
             [group(name, lost_verdict="more") for name in "abcde"],
@@ -397,15 +393,15 @@ STRONG = [
         ),
         (
             [group("women", documents=20), group("Jews", documents=19)],
-            "The removal rates, duplicates included, of 1 group (people and dialects) with at "
+            "The removal rates, including duplicates, of 1 group (people and dialects) with at "
             "least 20 documents, and of 1 smaller group, were compared with those of all other "
             "documents from the same sources.",
         ),
         (
             [group("women", documents=19), group("Jews", documents=18)],
             "No group of people or dialect has at least 20 documents. The removal rates of 2 "
-            "smaller groups, duplicates included, were compared with those of all other documents "
-            "from the same sources.",
+            "smaller groups, including duplicates, were compared with those of all other "
+            "documents from the same sources.",
         ),
         (
             [group("women", lost_verdict="not compared")],
@@ -458,7 +454,7 @@ def test_the_answer_never_contradicts_the_table(session, drawn):
         counts[row["verdict"]] += 1
     assert ("No document mentions" in text) == (not mentioned)
     large = [row for row in compared if row["documents"] >= 20]
-    counted = re.search(r"removal rates, duplicates included, of (\d+) groups? \(people", text)
+    counted = re.search(r"removal rates, including duplicates, of (\d+) groups? \(people", text)
     smaller = re.search(r" of (\d+) smaller groups?", text)
     assert (int(counted[1]) if counted else 0) == len(large)
     assert (int(smaller[1]) if smaller else 0) == len(compared) - len(large)
@@ -556,28 +552,28 @@ OTHER_HARMLESS = rate("no rude speech, dialect", "false alarms", 0, 464)
     [
         (None, "See “Toxicity filter: error rates not measured”."),
         ([], "See “Toxicity filter: error rates not measured”."),
-        ([OTHER_HARMLESS], "See “Error rates of the toxicity filter”."),
+        ([OTHER_HARMLESS], "See “Toxicity filter error rates”."),
         (
             [rate("rude speech", "recall", 0, 0), rate("no rude speech", "false alarms", 0, 0)],
             "See “Toxicity filter: error rates not measured”.",
         ),
         (
             [RUDE, HARMLESS, OTHER_HARMLESS],
-            "In the invented documents of the source “town”, the toxicity filter flagged 62.6 % of "
-            "the documents with rude speech and 0.12 % of those without rude speech. See “Error "
-            "rates of the toxicity filter”.",
+            "In the invented documents from the “town” source, the toxicity filter flagged 62.6 % "
+            "of the documents with rude speech and 0.12 % of those without rude speech. See "
+            "“Toxicity filter error rates”.",
         ),
         (
             [rate("rude speech", "recall", 0, 0), HARMLESS],
-            "In the invented documents of the source “town”, the toxicity filter flagged 0.12 % of "
-            "the documents without rude speech. See “Error rates of the toxicity filter”.",
+            "In the invented documents from the “town” source, the toxicity filter flagged 0.12 % "
+            "of the documents without rude speech. See “Toxicity filter error rates”.",
         ),
         (
             [RUDE, OTHER_HARMLESS, {**HARMLESS, "source": "port"}],
-            "In the invented documents of the source “town”, the toxicity filter flagged 62.6 % of "
-            "the documents with rude speech. In the invented documents of the source “port”, the "
-            "toxicity filter flagged 0.12 % of the documents without rude speech. See “Error rates "
-            "of the toxicity filter”.",
+            "In the invented documents from the “town” source, the toxicity filter flagged 62.6 % "
+            "of the documents with rude speech. In the invented documents from the “port” source, "
+            "the toxicity filter flagged 0.12 % of the documents without rude speech. See "
+            "“Toxicity filter error rates”.",
         ),
     ],
 )
@@ -599,11 +595,11 @@ def test_a_group_in_one_list_only_is_explained(session):
     section = build_group_removal_section(corpus_of([TOTAL, group("men"), group("women")]))
     captions = [table.caption for table in get_tables(section)]
     assert captions == [
-        "Removed documents, duplicates included, by group",
-        "Lost documents, of which no copy remains, by group",
+        "Removed documents (including duplicates), by group",
+        "Lost documents (no copy remains), by group",
     ]
     assert (
-        "The tables of removed and lost documents can therefore disagree on a group."
+        "The tables of removed and lost documents can therefore disagree about a group."
         in text_of_section(section)
     )
 
@@ -621,7 +617,7 @@ def stored_filter(config: StoredFilterConfig, context: StageContext) -> None:
 @pytest.mark.parametrize(
     ("signal", "reason"),
     [
-        ("toxicity", "the sources do not state which documents are toxic"),
+        ("toxicity", "the sources do not specify which documents are toxic"),
         ("word_count", "no rule uses a toxicity score"),
     ],
 )
@@ -635,9 +631,9 @@ def test_missing_error_rates_have_one_reason(session, signal, reason):
     }
     text = text_of_section(build_filter_error_section(corpus))
     assert (
-        f"Recall and false alarms of the toxicity filter were not measured: {reason}. The "
-        "“Controls” page of a model card lists what the scorer of an audit misses and what it "
-        "wrongly flags, at a threshold that may differ from that of the filter."
+        f"The toxicity filter's recall and false alarms were not measured: {reason}. The "
+        "“Controls” page of a model card lists what an audit's scorer misses and wrongly flags, "
+        "at a threshold that may differ from the filter's."
     ) in text
 
 

@@ -44,7 +44,7 @@ def build_section(rows):
 
 
 SENTENCE = (
-    "Sentences about {} are more negative than those about the other groups of the kind “{}”."
+    "Sentences about {} are more negative than those about the other groups of the “{}” kind."
 )
 NOT_SHOWN = "No group's sentences were shown to be more negative than those of the other groups"
 TOO_FEW = "Too few sentences mention groups of people for a comparison"
@@ -101,7 +101,9 @@ def test_every_sentence_agrees_with_the_table(session, rows):
     has_few_only = bool(rows) and not tested and {row["method"] for row in rows} <= few
     assert (TOO_FEW in text) == has_few_only
     assert (NOT_COMPARED in text) == (bool(rows) and not tested and not has_few_only)
-    assert ("Groups were not compared, because the search found no sentence" in text) == (not rows)
+    assert ("Groups were not compared because the search found no suitable sentence" in text) == (
+        not rows
+    )
     if tested and not named:
         assert f"(tested: {len(tested)} of {len(rows)} group" in text
     shown = [(r[0], r[1]) for block in section.blocks for r in getattr(block, "rows", ())]
@@ -109,7 +111,7 @@ def test_every_sentence_agrees_with_the_table(session, rows):
     for reason in {row["method"] for row in rows} & {*REASONS}:
         assert reason.removeprefix("no interval: ") in text
     assert ("Scorer: VADER 3 (ffffffffffff)." in text) == bool(rows)
-    assert ("judges words, not their meaning" in text) == bool(rows)
+    assert ("judges words rather than their meaning" in text) == bool(rows)
 
 
 def test_differences_are_sorted_and_sentences_without_a_score_are_named(session):

@@ -87,11 +87,11 @@ def test_frequent_values_are_listed_escaped_redacted_and_shortened(sheet):
 def test_the_licences_of_documents_come_first(sheet):
     _, _, page, carried = sheet
     licences = [m.get("licence") for m in carried]
-    planted = int(page.text.partition("documents state no licence")[0].split()[-1])
+    planted = int(page.text.partition("documents specify no licence")[0].split()[-1])
     text = " ".join(page.text.split())
     assert (
-        f"state a licence of their own: MIT ({licences.count('MIT')} documents), {MARKUP} "
-        f"({licences.count(MARKUP)} documents). {planted} documents state no licence. Declared "
+        f"specify their own licence: MIT ({licences.count('MIT')} documents), {MARKUP} "
+        f"({licences.count(MARKUP)} documents). {planted} documents specify no licence. Declared "
         "by the sources: declared (web)."
     ) in text
     assert planted >= licences.count(None) > 5
@@ -105,7 +105,7 @@ def test_a_corpus_without_metadata_says_so(cards):
     page = pages.read_whole_card(pages.write_pages(cards["datasheet"]) / "datasheet.html")
     text = " ".join(page.text.split())
     assert "The documents have no metadata of their own except web addresses and dates." in text
-    assert "a licence of their own" not in text
+    assert "their own licence" not in text
 
 
 @pytest.mark.parametrize("has_declared_licences", [True, False])
@@ -117,7 +117,7 @@ def test_licences_that_the_config_states_are_named_where_documents_have_none(
     section = build_metadata_section(
         CorpusFigures(FigureBook(made), made, 30), has_declared_licences=has_declared_licences
     )
-    assert ("The config states licences of the sources" in text_of_section(section)) == (
+    assert ("The config specifies licences for the sources" in text_of_section(section)) == (
         has_declared_licences
     )
 

@@ -334,7 +334,7 @@ def test_the_p_of_a_chosen_part_is_spoken_of_where_there_is_one(found, caveat, c
         "This is the most harmful of 2 findings of this metric at step 9. "
     ) and text.endswith(".")
     assert ("Some of its change may be due to this selection" in text) == caveat
-    assert ("Its p is corrected for all these findings" in text) == correction
+    assert ("Its p-value is corrected for all of these findings" in text) == correction
 
 
 @pytest.mark.parametrize(
@@ -550,5 +550,5 @@ def test_a_smoothed_loss_says_so(steps, mean_of, checkpoints):
     [chart] = build_loss_chart(Log([2.0] * steps, checkpoints))
     smoothing = f"Each point on the training curve is the mean of up to {mean_of} steps."
     assert (smoothing in chart.caption) == (mean_of > 1)
-    assert ("Losses at the checkpoints are in the table." in chart.caption) == bool(checkpoints)
+    assert ("The table lists the losses at the checkpoints." in chart.caption) == bool(checkpoints)
     assert build_loss_chart(Log([None] * steps, checkpoints)) == []

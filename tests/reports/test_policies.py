@@ -43,7 +43,7 @@ def test_removed_for_toxicity_counts_only_rules_for_toxicity(session):
     assert reasons.count("long") == 9 and len(reasons) == 15
     _, page, said = sheet_of(made)
     assert (
-        "The worst rule removed 6 documents. The config sets this action of the rule. Warning: the "
+        "The worst rule removed 6 documents. The config sets the rule's action. Warning: the "
         "embedded scorer finds words, not meaning, and may rate harmless mentions of minorities as "
         "toxic." in said
     )
@@ -93,8 +93,7 @@ def test_harmless_documents_about_minorities_are_tagged_and_kept_by_default(sess
     lines = lines_of(page, *TAGGED)
     assert lines == [["toxicity", "a", "30", "24", "80.0 %"], ["toxicity", "b", "10", "0", "0.0 %"]]
     assert (
-        "The toxicity rule tagged 24 documents and kept them. This action of the rule is the "
-        "default. "
+        "The toxicity rule tagged 24 documents and kept them. This is the rule's default action. "
         "Warning: the embedded scorer finds words, not meaning, and may" in said
     )
     assert "No rule that uses the toxicity score removed documents." in said
@@ -108,23 +107,23 @@ def test_harmless_documents_about_minorities_are_tagged_and_kept_by_default(sess
 @pytest.mark.parametrize(
     ("action", "kind", "expected"),
     [
-        ("remove", "detoxify", "This action of the rule is the default."),
+        ("remove", "detoxify", "This is the rule's default action."),
         (
             "tag",
             "detoxify",
-            "The config sets this action of the rule.",
+            "The config sets the rule's action.",
         ),
         (
             "tag",
             "linear",
-            "This action of the rule is the default. Warning: the embedded scorer finds words, not "
+            "This is the rule's default action. Warning: the embedded scorer finds words, not "
             "meaning, and may rate harmless mentions of minorities as toxic.",
         ),
         (
             "remove",
             "linear",
-            "The config sets this action of the rule. Warning: the embedded scorer finds words, "
-            "not meaning, and may rate harmless mentions of minorities as toxic.",
+            "The config sets the rule's action. Warning: the embedded scorer finds words, not "
+            "meaning, and may rate harmless mentions of minorities as toxic.",
         ),
     ],
 )
@@ -166,7 +165,7 @@ def test_treatment_of_personal_data_is_reported_for_every_policy(
     _, page, said = sheet_of(made)
     assert lines_of(page, *FOUND) == [["EMAIL", "9", "9", became, many]]
     assert f"Personal data {used} a detector found it; undetected personal data may remain." in said
-    assert "The detectors found none." not in said
+    assert "The detectors found no personal data." not in said
 
 
 def test_spans_removed_from_documents_count_as_removed(session):
@@ -209,7 +208,7 @@ def test_treatment_of_personal_data_is_reported_by_type(session):
 
 def test_no_detected_personal_data_is_reported(session):
     made = artifacts.curated(given([f"Rain fell on the orchard, night {n}." for n in range(30)]))
-    assert "The detectors found none." in sheet_of(made)[2]
+    assert "The detectors found no personal data." in sheet_of(made)[2]
 
 
 STATUS = ("documents", "outcome", "number")
@@ -234,6 +233,6 @@ def test_treatment_of_unscored_documents_is_reported(session, unknown, fate):
         ["scored", "removed: toxicity", "3"],
         [OTHER, fate, "4"],
         [OTHER_SCRIPT, fate, "2"],
-        ["without a visible character", fate, "1"],
+        ["without visible characters", fate, "1"],
     ]
     assert "If a document has no score, its toxicity is unknown, neither high nor low" in said

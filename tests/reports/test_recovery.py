@@ -69,8 +69,8 @@ ON_TEST_CASES = (
     "For the share found in test cases, which are sentences outside the corpus, see Composition."
 )
 ON_PLANTED = (
-    "For the share of planted personal data that was found in documents of this corpus, see "
-    "Recovery of known effects."
+    "For the share of planted personal data found in the documents of this corpus, see Recovery "
+    "of known effects."
 )
 
 
@@ -78,7 +78,7 @@ def test_shares_of_personal_data_found_say_what_they_were_measured_on(sheet):
     _, card = sheet
     folder = pages.write_pages(card)
     recovery = " ".join(pages.read(folder / "recovery.html").text.split())
-    assert f"the planted personal data that was found. {ON_TEST_CASES}" in recovery
+    assert f"of planted personal data that was found. {ON_TEST_CASES}" in recovery
     page = pages.read(folder / "composition.html")
     composition = " ".join(page.text.split())
     assert "Detection accuracy on test cases" in composition and ON_PLANTED in composition
@@ -92,7 +92,7 @@ def test_a_measure_of_personal_data_is_not_referred_to_if_it_is_missing(town, st
     sections = [build_personal_data_section(corpus), *build_curation_evaluation_sections(corpus)]
     text = " ".join(map(text_of_section, sections))
     assert ON_TEST_CASES not in text and ON_PLANTED not in text
-    assert ("Recall of personal data is the share" in text) == (stage_name == "evaluate_detectors")
+    assert ("Personal-data recall is the share" in text) == (stage_name == "evaluate_detectors")
     assert ("on test cases" in text) == (stage_name == "evaluate_curation")
 
 

@@ -90,9 +90,9 @@ def test_the_known_licences_are_counted(session, counts, expected):
 @pytest.mark.parametrize(
     ("decision", "reason", "expected"),
     [
-        (None, None, "No decision is stated. See the licences below. "),
-        ("yes", None, "Yes. The config states no reason. "),
-        ("no", "  ", "No. The config states no reason. "),
+        (None, None, "No decision is specified. See the licences below. "),
+        ("yes", None, "Yes. The config specifies no reason. "),
+        ("no", "  ", "No. The config specifies no reason. "),
         ("no", " We may not. ", "No. We may not. "),
         ("yes", "All are free.", "Yes. All are free. "),
     ],
@@ -129,15 +129,15 @@ def test_titles_of_stages_claim_no_evaluation_set():
 
 def test_the_datasheet_names_what_was_not_measured(session, tmp_path):
     assert describe_unmeasured_properties(corpus_of()) == (
-        "No stage measured languages, toxicity, personal data, accuracy of the search for personal "
-        "data, mentions of groups of people, removal rates by group, overlap with evaluation sets, "
-        "representativeness of the sources or truth of the texts."
+        "No stage measured languages, toxicity, personal data, personal-data search accuracy, "
+        "mentions of groups of people, removal rates by group, overlap with evaluation sets, "
+        "source representativeness or truthfulness of the texts."
     )
     history = artifacts.history()
     text = describe_unmeasured_properties(corpus_of(history))
     assert text == (
-        "No stage measured error rates of the toxicity filter, overlap with evaluation sets, "
-        "representativeness of the sources or truth of the texts."
+        "No stage measured toxicity filter error rates, overlap with evaluation sets, source "
+        "representativeness or truthfulness of the texts."
     )
     items = tmp_path / "items.jsonl"
     sets = [{"name": "items", "path": str(items)}]

@@ -205,9 +205,9 @@ def test_it_does_not_call_those_behind_the_worst_rows_all(session):
     """Of what names no documents only the worst rows are looked at."""
     cases = [memorised(), named(memorised(), "other", kind="other")]
     text = pages.read(pages.write_pages(card(cases)) / "removal_experiment_card.html").text
-    assert text.count("Source documents of the finding: 3. Only some were removed: 2.") == 1
+    assert text.count("Source documents for the finding: 3. Only some were removed: 2.") == 1
     assert (
-        "(if none are named, the source documents of its 100 worst rows) were removed: 2." in text
+        "(if none are listed, the source documents of its 100 worst rows) were removed: 2." in text
     )
 
 
@@ -262,12 +262,12 @@ def test_tables_that_are_cut_say_so(session):
         pages.write_pages(card([memorised()], lines_shown=1)) / "removal_experiment_card.html"
     ).text
     assert (
-        "The table shows 1 of 2 sources: those with the most omitted documents; all are in the "
-        "sources table." in text
+        "The table shows 1 of 2 sources: those with the most omitted documents; the sources table "
+        "lists all of them." in text
     )
     assert "1,237" in text  # of how many bytes, of the arm with the most
     whole = pages.read(pages.write_pages(card([memorised()])) / "removal_experiment_card.html").text
-    assert "all are in the" not in whole
+    assert "lists all of them" not in whole
 
 
 @pytest.mark.parametrize(("nothing", "lines"), [(None, 0), (0.1, 1)])

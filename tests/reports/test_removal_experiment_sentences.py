@@ -182,7 +182,7 @@ def test_units_are_named_by_their_kind(session, kind, null):
         ([MISSED], "0 of 1 criterion is met.", "bad"),
         ([REACHED, UNKNOWN], "1 of 2 criteria are met.", "bad"),
         ([REACHED] * 2, "2 of 2 criteria are met.", "good"),
-        ([], "There are no criteria to check: ", "note"),
+        ([], "There are no criteria to check, because ", "note"),
     ],
 )
 def test_lines_that_are_reached_are_counted(session, criteria, summary, look):
@@ -225,15 +225,15 @@ def test_a_section_says_that_nothing_was_measured_only_where_nothing_was(
 @pytest.mark.parametrize(
     ("kind", "documents", "removed", "start"),
     [
-        ("memorised", 3, 3, "All source documents of the finding were removed: "),
-        ("memorised", 3, 2, "Source documents of the finding: "),
+        ("memorised", 3, 3, "All source documents for the finding were removed: "),
+        ("memorised", 3, 2, "Source documents for the finding: "),
         (
             "other",
             3,
             3,
             (
-                "The training documents named in the rows of the finding (if none are named, "
-                "the source documents"
+                "The training documents listed in the finding's rows (if none are listed, the "
+                "source documents"
             ),
         ),
         ("association", 3, 1, "Training documents that mention one of the groups with its"),
@@ -251,13 +251,13 @@ def test_documents_are_all_said_to_be_removed_only_where_they_were(
 @pytest.mark.parametrize(
     ("ends", "nothing", "caption"),
     [
-        ((0.4, 0.6), None, "The mean of each arm with its interval."),
-        ((None, None), None, "The mean of each arm; no interval is known."),
+        ((0.4, 0.6), None, "Mean of each arm with its interval."),
+        ((None, None), None, "Mean of each arm; no interval is known."),
         (
             (0.4, 0.6),
             0.0,
-            "The mean of each arm with its interval. The dashed line is the mean of texts that "
-            "were never planted, in the arm without the documents.",
+            "Mean of each arm with its interval. The dashed line is the mean of texts that were "
+            "never planted, in the “without the documents” arm.",
         ),
     ],
 )
@@ -290,7 +290,7 @@ def test_the_note_below_the_arms_is_about_what_they_have(session, kind, has_regi
     note = loop().build_arm_table(case_of(*rows, kind=kind)).note
     assert ("99 % null region" in note) == (kind == "memorised" and has_region)
     assert ("is 1.000 to 3.000: 20 secrets." in note) == (kind == "memorised" and has_region)
-    assert ("n is the number of sentences and the number of pairs of groups" in note) == (
+    assert ("n shows the numbers of sentences and of group pairs" in note) == (
         kind == "association"
     )
 
@@ -340,7 +340,7 @@ def test_only_differences_of_shares_are_in_points(about, unit):
     [
         (0, 0, ""),
         (2, 2, ""),
-        (2, 3, " The table shows 2 of 3 rows: the first; all are in the t table."),
+        (2, 3, " The table shows 2 of 3 rows: the first; the t table lists all of them."),
     ],
 )
 def test_only_a_table_that_is_cut_says_where_all_rows_are(shown, total, said):

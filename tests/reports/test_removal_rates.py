@@ -100,8 +100,8 @@ def test_group_that_no_rule_judged_is_reported(session):
     """The page does not say that there was no numeric rule: rules may have judged other groups."""
     [paragraph] = build_threshold_rates_section(corpus_of(("language", "de", 2.0, "more"))).blocks
     assert words(paragraph.content) == (
-        "No rule with a numeric threshold judged enough documents of any group or dialect "
-        "for a comparison."
+        "No rule with a numeric threshold judged enough documents from any group or dialect for a "
+        "comparison."
     )
 
 

@@ -101,7 +101,7 @@ def first_cells(page, start):
 def test_every_group_has_its_line_however_many_there_are(page):
     shown = first_cells(page, sorted(GROUPS)[0])
     assert shown == sorted(GROUPS)
-    factors = page.text.split("Groups and conditions that were measured")[1]
+    factors = page.text.split("Measured groups and conditions")[1]
     assert all(name in factors.split("The audits measured no other")[0] for name in GROUPS)
 
 
@@ -109,9 +109,7 @@ def test_of_other_parts_those_furthest_from_the_null_value_are_shown_in_their_or
     shown = first_cells(page, "trade ")
     assert shown == [f"trade {n:02}" for n in range(20, 60)]
     said = " ".join(page.text.split())
-    assert (
-        "40 of 60 findings:" in said and "findings table of the audit_counterfactual stage" in said
-    )
+    assert "40 of 60 findings:" in said and "audit_counterfactual stage's findings table" in said
 
 
 def finding_of(name, value, p=None, **tags):
@@ -322,7 +320,7 @@ def test_the_price_of_a_removal_is_told_for_every_group_and_the_sources_that_cha
     shown = [row[0] for row in grid.rows]
     assert shown[:3] == ["all text", "source source 2", "source source 4"]
     assert shown[3:] == [f"identity {name}" for name in GROUPS]
-    assert f"{len(shown)} of {len(GROUPS) + 7} rows: those of all groups and" in grid.note
+    assert f"{len(shown)} of {len(GROUPS) + 7} rows: those for all groups and" in grid.note
 
 
 def test_of_what_was_left_out_the_sources_that_lack_most_are_shown(session):
@@ -336,8 +334,8 @@ def test_of_what_was_left_out_the_sources_that_lack_most_are_shown(session):
     grid = build_training_arms_section(book, Redactor(), 2).blocks[-1]
     assert [row[0] for row in grid.rows] == ["source 5", "source 4"]
     assert (
-        "The table shows 2 of 6 sources: those with the most omitted documents; all are in the "
-        "sources table." in grid.note
+        "The table shows 2 of 6 sources: those with the most omitted documents; the sources table "
+        "lists all of them." in grid.note
     )
 
 
@@ -348,5 +346,6 @@ def test_reasons_show_the_largest_of_every_stage(made):
     assert {row[0] for row in grid.rows} == {name_corpus_stage(row["stage"]) for row in rows}
     assert len(grid.rows) < len({(r["stage"], r["action"], r["reason"]) for r in rows})
     assert (
-        "the most frequent reason of every stage; all are in the ledger_summary table" in grid.note
+        "the most frequent reason in every stage; the profile's ledger_summary table lists all"
+        in grid.note
     )

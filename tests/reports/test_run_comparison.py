@@ -174,7 +174,7 @@ def test_a_run_that_is_equal_shows_no_change(session, tmp_path):
         compared("a", audits_of(0), {"seed": 1}), compared("b", audits_of(0), {"seed": 1})
     )
     text = " ".join(read_page(comparison, tmp_path).text.split())
-    assert "All settings of the two runs are equal." in text
+    assert "The two runs have the same settings." in text
     assert "No finding shows a change." in text
     assert "3 findings have the same value before and after" in text
 
@@ -410,7 +410,7 @@ def test_corpora_are_compared_by_their_tables(corpora, tmp_path):
     assert rows[0] == ["all sources", f"{sums[0]}", f"{sums[1]}", f"−{sums[0] - sums[1]}"]
     text = " ".join(page.text.split())
     assert "Only training data is compared, because a was not audited." in text
-    assert "no corpus has results of the evaluate_curation stage" in text
+    assert "no corpus has results from the evaluate_curation stage" in text
     report = report_run_comparison(comparison)
     assert report["rows"] == [] and report["training_data"][0]["title"] == "Documents by source"
     command = render_comparison(report)
@@ -435,7 +435,7 @@ def test_missing_and_damaged_tables_of_a_corpus_are_said(own_session, tmp_path):
     _, missing = compare_corpora(first, second)
     reasons = dict(missing)
     assert reasons["Removal rates by group"] == (
-        "only one corpus has results of the removal_effects stage"
+        "only one corpus has results from the removal_effects stage"
     )
     assert reasons["Documents by source"].startswith("cannot be read: ")
     tables, missing = compare_corpora({}, {})

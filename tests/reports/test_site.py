@@ -101,8 +101,8 @@ def test_the_index_says_which_model_and_which_controls_failed(site, made, cards)
 
 def test_the_cards_of_a_corpus_link_to_each_other(site):
     for card, other, text in (
-        ("model_card", "datasheet", "Datasheet of the training corpus"),
-        ("datasheet", "model_card", "Model card of the trained model"),
+        ("model_card", "datasheet", "Datasheet for the training corpus"),
+        ("datasheet", "model_card", "Model card for the trained model"),
     ):
         run = "20260101-100000-aaaa"
         page = pages.read(site / "runs" / run / card / f"{card}.html")

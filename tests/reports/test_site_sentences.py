@@ -341,16 +341,16 @@ def test_the_status_of_a_run_is_that_of_its_decision_sheet(rows, expected):
 @pytest.mark.parametrize(
     ("label", "group", "title"),
     [
-        ("ingest", "Corpus", "reading of the sources"),
-        ("pretrain", "Training", "training of the model"),
+        ("ingest", "Corpus", "source reading"),
+        ("pretrain", "Training", "model training"),
         ("model_card", "Cards", "model card"),
-        ("policy", "Audits", "verdicts of the policy"),
+        ("policy", "Audits", "policy verdicts"),
         ("audit_bias", "Audits", "Bias: findings"),
-        ("bias_respond", "Audits", "Bias: responses of the model"),
+        ("bias_respond", "Audits", "Bias: model responses"),
         (
             "extraction_attack_trace",
             "Audits",
-            "Training text in generated texts: search in the training text",
+            "Training text in generated texts: training text search",
         ),
         ("bias_unknown", "Other stages", ""),
         ("other", "Other stages", ""),
@@ -435,10 +435,10 @@ def test_the_duration_of_a_run_is_in_words(ended, expected):
     ("doc_ids", "start", "pronoun"),
     [
         ([], "", ""),
-        (["a"], "1 document of the corpus was purged: its text is no longer", "count it,"),
-        (["a", "a"], "1 document of the corpus was purged: its text is no longer", "count it,"),
-        (["a", "b"], "2 documents of the corpus were purged: their texts are no longer", "them,"),
-        ([str(n) for n in range(1234)], "1,234 documents of the corpus were purged", "them,"),
+        (["a"], "1 document from the corpus was purged: its text is no longer", "include it,"),
+        (["a", "a"], "1 document from the corpus was purged: its text is no longer", "include it,"),
+        (["a", "b"], "2 documents from the corpus were purged: their texts are no longer", "them,"),
+        ([str(n) for n in range(1234)], "1,234 documents from the corpus were purged", "them,"),
     ],
 )
 def test_the_notice_counts_each_purged_document_once(doc_ids, start, pronoun):

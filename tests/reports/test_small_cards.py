@@ -165,11 +165,11 @@ def test_what_sources_declare_is_on_the_datasheet(tmp_path):
     assert "Declared by the sources: &lt;b&gt;CC0&lt;/b&gt; (said)." in said_by_name["both"]
     assert "Declared by the sources" not in said_by_name["mute"]
     assert "a letter box" in said_by_name["both"] and "2020-01-02" in said_by_name["both"]
-    assert "Declarations of the sources" not in said_by_name["mute"]
+    assert "Source declarations" not in said_by_name["mute"]
     # A source about which the config states nothing has a row, and the first screen names it.
     assert '<th scope="row">mute</th><td>not stated in the config</td>' in said_by_name["both"]
-    assert "The config states no licence for mute." in said_by_name["both"]
-    assert "The config states no licence" not in said_by_name["mute"]
+    assert "The config specifies no licence for mute." in said_by_name["both"]
+    assert "The config specifies no licence" not in said_by_name["mute"]
 
 
 @pytest.mark.parametrize(
@@ -182,18 +182,18 @@ def test_what_sources_declare_is_on_the_datasheet(tmp_path):
         (
             {"a": "MIT", "b": "MIT", "c": None},
             None,
-            "Declared by the sources: MIT (a, b). The config states no licence for c.",
+            "Declared by the sources: MIT (a, b). The config specifies no licence for c.",
         ),
-        ({"a": "MIT", "b": None}, "CC0", "CC0. The config states no licence for b."),
+        ({"a": "MIT", "b": None}, "CC0", "CC0. The config specifies no licence for b."),
         (
             {"a": "MIT", **dict.fromkeys("bcdefgh")},
             "CC0",
-            "CC0. The config states no licence for b, c, d, e, f and 2 other sources.",
+            "CC0. The config specifies no licence for b, c, d, e, f and 2 other sources.",
         ),
         (
             {"a": "MIT", **dict.fromkeys("bcdefg")},
             "CC0",
-            "CC0. The config states no licence for b, c, d, e, f and 1 other source.",
+            "CC0. The config specifies no licence for b, c, d, e, f and 1 other source.",
         ),
     ],
 )

@@ -69,7 +69,7 @@ def detection(value, low=None, high=None, effect=True, amount=64.0, kind="canary
 
 #: How the sentence about an effect ends that is found too rarely.
 TOO_WEAK = (
-    " less than the required 95.0 %, so with these settings the audit is too weak for this effect."
+    " less than the required 95.0 %, so the audit is too weak for this effect with these settings."
 )
 
 
@@ -78,13 +78,11 @@ TOO_WEAK = (
     [
         (
             0.95,
-            "every audit for which an effect was planted detects its largest effect in at least "
-            "95 %",
+            "every audit with a planted effect detects its largest effect in at least 95 %",
         ),
         (
             1.0,
-            "every audit for which an effect was planted detects its largest effect in at least "
-            "95 %",
+            "every audit with a planted effect detects its largest effect in at least 95 %",
         ),
         (0.949, f"Planted secrets at 64 (copies): found in 94.9 %, 0.10 points{TOO_WEAK}"),
         (0.9499, f"Planted secrets at 64 (copies): found in 95.0 %, 0.01 points{TOO_WEAK}"),
@@ -124,9 +122,9 @@ def test_the_largest_effect_is_found_in_95_percent_or_it_is_said_by_how_much_not
             detection(1.0),
             {("canary", 64.0): 3},
             "note",
-            "Detection: every audit for which an effect was planted detects the largest effect "
-            "on which it reached a verdict in at least 95 % of cases; 3 at 64 (copies) could not "
-            "be judged (planted secrets).",
+            "Detection: every audit with a planted effect detects the largest effect on which it "
+            "reached a verdict in at least 95 % of cases; 3 at 64 (copies) could not be judged "
+            "(planted secrets).",
         ),
         (
             detection(0.0),
@@ -167,16 +165,16 @@ def test_of_few_trials_only_what_holds_says_little(trials, value):
         (
             {"canary": figure(0.5, 0.05, 0.9), "speech": figure(0.2)},
             "good",
-            "False alarms: no audit is shown to give a false alarm for more than 5 % of the "
-            "candidates without an effect; the highest rate is 50.0 % (5.0 % to 90.0 %), "
-            "Planted secrets.",
+            "False alarms: no audit is shown to produce a false alarm for more than 5 % of the "
+            "candidates without an effect; the highest rate is 50.0 % (5.0 % to 90.0 %), Planted "
+            "secrets.",
         ),
         (
             {"canary": figure(0.0, 0.0, 0.1), "speech": figure(None)},
             "good",
-            "False alarms: no audit is shown to give a false alarm for more than 5 % of the "
-            "candidates without an effect; the highest rate is 0.0 % (0.0 % to 10.0 %), "
-            "Planted secrets.",
+            "False alarms: no audit is shown to produce a false alarm for more than 5 % of the "
+            "candidates without an effect; the highest rate is 0.0 % (0.0 % to 10.0 %), Planted "
+            "secrets.",
         ),
         (
             {"canary": figure(0.5, 0.051, 0.9), "speech": figure(0.2)},
@@ -321,27 +319,31 @@ def test_whether_there_is_something_to_find_is_said_of_each_amount(effect, cell)
 @pytest.mark.parametrize(
     ("changes", "present", "absent"),
     [
-        ({}, "No interval of this audit can be compared with a true value.", "False alarms among"),
+        (
+            {},
+            "None of this audit's intervals can be compared with a true value.",
+            "False alarms among",
+        ),
         (
             {"alarms": {"canary": figure(0.05)}},
             "False alarms among candidates without an effect: 5.0 %. The correction allows a false "
             "alarm of this kind in at most 5 % of trials, so at most 5 %",
-            "is simultaneous for all kinds",
+            "is simultaneous for all candidate kinds",
         ),
         (
             {"alarms": {"canary": figure(0.05, 0.01, 0.2, confidence_level=1 - 0.05 / 6)}},
-            "; the 99.17 % interval is simultaneous for all kinds of candidates. The correction",
+            "; the 99.17 % interval is simultaneous for all candidate kinds. The correction",
             "could not be judged",
         ),
         (
             {"coverage": {"canary": figure(0.95)}},
             "in 95.0 % of cases.",
-            "No interval of this audit",
+            "None of this audit's intervals",
         ),
         (
             {"coverage": {"canary": figure(0.95)}, "incomparable": 2},
             "Not counted: 2 candidates, which lack a two-sided interval",
-            "No interval of this audit",
+            "None of this audit's intervals",
         ),
         (
             {"unjudged": {("canary", 8.0): 2}},
@@ -358,8 +360,8 @@ def test_a_kind_of_candidates_has_the_sentences_that_its_rates_allow(changes, pr
 @pytest.mark.parametrize(
     ("removed", "lineage", "said"),
     [
-        ([], {}, "No model was retrained without the named documents."),
-        ([], {"retrained_verdicts": ["a"]}, "No figure of a model that was retrained without"),
+        ([], {}, "No model was retrained without the listed documents."),
+        ([], {"retrained_verdicts": ["a"]}, "No figure from a model retrained without"),
         (["removed"], {"retrained_verdicts": ["a"]}, "Planted secrets, without the documents"),
         (
             ["random"],
@@ -391,14 +393,14 @@ def test_models_that_were_trained_anew_are_compared_where_there_are_any(removed,
 
 
 KINDS_BY_RULE = {
-    "the one-sided p, corrected for the number of these candidates in the trial (Holm), is below "
-    "0.05": ("canary", "association"),
+    "the one-sided p-value, Holm-corrected for the number of these candidates in the trial, is "
+    "below 0.05": ("canary", "association"),
     "the model continues with exactly the next tokens at one or more of the tested positions": (
         "passage",
     ),
     "the model generates both": ("record",),
-    "q is below 0.05, as in model cards; q is the p-value adjusted to control the false "
-    "discovery rate over all tests of the trial in the harmful direction": ("speech", "sentiment"),
+    "q is below 0.05, as in model cards; q is the p-value adjusted to control the false discovery "
+    "rate over all of the trial's tests in the harmful direction": ("speech", "sentiment"),
 }
 
 
@@ -414,10 +416,10 @@ def test_the_rule_is_stated_in_the_section_of_each_kind(rule, kinds):
     [
         ("canary", "The correction allows a false alarm of this kind in at most 5 % of trials"),
         ("association", "The correction allows a false alarm of this kind in at most 5 % of"),
-        ("passage", "No statistical test is involved, so no rate of false alarms is expected."),
-        ("record", "No statistical test is involved, so no rate of false alarms is expected."),
-        ("speech", "The rule allows on average at most 5 % of the discoveries of a trial to be"),
-        ("sentiment", "The rule allows on average at most 5 % of the discoveries of a trial to be"),
+        ("passage", "No statistical test is involved, so there is no expected false-alarm rate."),
+        ("record", "No statistical test is involved, so there is no expected false-alarm rate."),
+        ("speech", "On average, the rule allows at most 5 % of a trial's discoveries to be"),
+        ("sentiment", "On average, the rule allows at most 5 % of a trial's discoveries to be"),
     ],
 )
 @pytest.mark.parametrize("value", [0.0, 0.5])
@@ -431,8 +433,8 @@ def test_what_5_percent_means_is_said_next_to_the_rate(kind, bound, value):
 def test_the_rules_stand_next_to_the_table():
     table = card_of(coverage={"canary": figure(0.9)}).build_summary_table()
     assert table.note.endswith(
-        "Rule: a candidate is found if the one-sided p, corrected for the number of these "
-        "candidates in the trial (Holm), is below 0.05 (planted secrets). A false alarm is a "
+        "Rule: a candidate is found if the one-sided p-value, Holm-corrected for the number of "
+        "these candidates in the trial, is below 0.05 (planted secrets). A false alarm is a "
         "candidate without an effect that is found by the same rule."
     )
     table = card_of(alarms=dict.fromkeys(CANDIDATE_KINDS, figure(0.0))).build_summary_table()
@@ -444,14 +446,14 @@ def test_the_page_names_the_audits_that_were_measured():
     lead = text_of_blocks(card_of(alarms={"speech": figure(0.1)}).build_lead())
     assert (
         "The study measured 1 of 17 audits: Comparison of texts about groups (Rude speech about a "
-        "group). The error rates of the others are not known."
+        "group). The error rates of the other audits are not known."
     ) in lead
     lead = text_of_blocks(card_of(alarms=dict.fromkeys(CANDIDATE_KINDS, figure(0.1))).build_lead())
     assert (
         "The study measured 3 of 17 audits: Comparison of texts about groups (Rude speech about a "
         "group, Negative speech about a group); Planted associations (Associations between groups "
         "and traits); Training-data extraction (Planted secrets, Repeated passages, Personal "
-        "records). The error rates of the others are not known."
+        "records). The error rates of the other audits are not known."
     ) in lead
 
 

@@ -162,11 +162,9 @@ def test_what_speaks_against_the_scores_is_said(session, tmp_path):
     counted = {"text also in train": 3, "a label never seen in train": 15, "cut to the context": 2}
     text = text_of(card_of(tune(tmp_path, counted=counted)), "task_card")
     first = text.split("Scores on the test rows")[0]
-    assert "3 rows of the test contain a text that is also in the training rows" in first
-    assert "15 rows of the test have a label that no training row has" in first
-    assert (
-        "2 rows of the test were truncated, because the text did not fit into the context" in first
-    )
+    assert "3 test rows contain a text that is also in the training rows" in first
+    assert "15 test rows have a label not found in any training row" in first
+    assert "2 test rows were truncated because the text did not fit into the context" in first
     assert "The test rows come from the user: 60 rows, which were split off from the file" in first
 
 

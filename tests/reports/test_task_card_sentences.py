@@ -147,14 +147,14 @@ BAG, APART = "bag of words", "model minus bag of words"
             None,
             "note",
             "cannot be compared with",
-            ". The score of the model or of this method has no interval",
+            ". The score of the model or this method has no interval",
         ),
         (
             (None, None, None),
             None,
             "note",
             "cannot be compared with",
-            ". No score exists for the model or for this method",
+            ". No score exists for the model or this method",
         ),
         (
             (0.8, 0.7, 0.9),
@@ -188,12 +188,12 @@ def test_a_model_is_compared_by_the_interval_of_the_difference_else_by_both(
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([], "No test row was scored, so the quality of the model is not known."),
+        ([], "No test rows were scored, so the model's quality is not known."),
         (
             [score("model", None)],
-            "No test row was scored, so the quality of the model is not known.",
+            "No test rows were scored, so the model's quality is not known.",
         ),
-        ([score(BAG, 0.5)], "No test row was scored, so the quality of the model is not known."),
+        ([score(BAG, 0.5)], "No test rows were scored, so the model's quality is not known."),
         ([MODEL], "On the test rows: accuracy 60.0 %"),
     ],
 )
@@ -299,19 +299,27 @@ def test_where_the_test_rows_come_from_follows_from_the_config(counts, test_path
 @pytest.mark.parametrize(
     ("category", "rows", "said"),
     [
-        ("text also in train", 3, "3 rows of the test contain a text that is also in the training"),
-        ("text also in train", 1, "1 row of the test contains a text that is also in the training"),
-        ("a label never seen in train", 3, "3 rows of the test have a label that no training row"),
-        ("a label never seen in train", 1, "1 row of the test has a label that no training row"),
+        ("text also in train", 3, "3 test rows contain a text that is also in the training"),
+        ("text also in train", 1, "1 test row contains a text that is also in the training"),
+        (
+            "a label never seen in train",
+            3,
+            "3 test rows have a label not found in any training row",
+        ),
+        (
+            "a label never seen in train",
+            1,
+            "1 test row has a label not found in any training row",
+        ),
         (
             "cut to the context",
             3,
-            "3 rows of the test were truncated, because the text did not fit into",
+            "3 test rows were truncated because the text did not fit into",
         ),
         (
             "cut to the context",
             1,
-            "1 row of the test was truncated, because the text did not fit into",
+            "1 test row was truncated because the text did not fit into",
         ),
     ],
 )
@@ -329,21 +337,20 @@ def test_what_speaks_against_the_scores_is_said_where_a_row_does(category, rows,
             None,
             None,
             (
-                "A hash assigned these shares of the rows of the first file to other splits: 0.1 "
-                "for validation and 0.25 for test."
+                "A hash assigned these shares of the first file's rows to other splits: 0.1 for "
+                "validation and 0.25 for test."
             ),
         ),
         (
             None,
             "t.jsonl",
-            "A hash assigned these shares of the rows of the first file to other splits: 0.1 for "
+            "A hash assigned these shares of the first file's rows to other splits: 0.1 for "
             "validation.",
         ),
         (
             "t.jsonl",
             None,
-            "A hash assigned these shares of the rows of the first file to other splits: 0.25 for "
-            "test.",
+            "A hash assigned these shares of the first file's rows to other splits: 0.25 for test.",
         ),
         ("t.jsonl", "t.jsonl", ""),
     ],
@@ -399,7 +406,7 @@ def test_settings_changed_only_where_a_later_value_differs(rows, ran_on, changed
     blocks = card.build_changed_settings_table()
     assert text_of_parts(said) == ran_on
     assert [row[0] for block in blocks for row in block.rows] == changed
-    assert all(isinstance(b, DataTable) and "with other settings" in b.note for b in blocks)
+    assert all(isinstance(b, DataTable) and "with different settings" in b.note for b in blocks)
 
 
 @pytest.mark.parametrize(

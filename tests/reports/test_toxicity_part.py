@@ -10,15 +10,15 @@ from hallmark.reports.sections.corpus_figures import CorpusFigures, ToxicityActi
 from tests.reports import pages
 
 SAID = (
-    "The toxicity of a document is the highest score of its windows of up to 1,000 characters, "
-    "not their mean. An insult therefore counts equally in long and short texts. The scored "
+    "A document's toxicity is the highest score of its windows of up to 1,000 characters, not "
+    "their mean. An insult therefore has the same effect in long and short documents. The scored "
     "text is the text that the filter read"
 )
 
 
 def test_the_part_begins_with_what_the_toxicity_of_a_long_document_is(cards):
     text = pages.text_of(cards["datasheet"], "datasheet")
-    assert f"Offensive text {SAID}. Toxicity of documents before the filter" in text
+    assert f"Offensive text {SAID}. Document toxicity before filtering" in text
 
 
 def test_where_windows_were_cut_out_it_says_that_the_score_is_of_the_text_before(session, made):

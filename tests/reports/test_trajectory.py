@@ -500,4 +500,4 @@ def test_it_says_how_many_documents_were_purged(session, show):
         back()
     folder = site.folder / "runs" / "run-0" / "trajectory"
     pages_ = [pages.read(path).text for path in folder.rglob("*.html")]
-    assert len(pages_) > 3 and all("1 document of the corpus was purged" in p for p in pages_)
+    assert len(pages_) > 3 and all("1 document from the corpus was purged" in p for p in pages_)

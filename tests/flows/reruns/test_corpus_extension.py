@@ -91,7 +91,7 @@ def test_later_stages_read_the_whole_corpus(smoke, grown):
     licences = composition.filter(pc.field("dimension") == "licence")
     assert "CC0" in licences["value"].to_pylist()
     sheet = pages.write_pages(run["datasheet"]) / "datasheet.html"
-    head = pages.read(sheet).text.partition("Removed documents, duplicates included")[0]
+    head = pages.read(sheet).text.partition("Removed documents (including duplicates)")[0]
     last = f"it has 1 earlier addition and a last addition with {rows[1]} documents."
     assert last in head and "only the last addition: removal rates by group" in head
     (additions,) = [t for t in pages.read_whole_card(sheet).tables if t[0][0] == "addition"]

@@ -64,7 +64,7 @@ def test_the_previous_run_is_pinned_and_its_differences_are_stored(apart, passed
     assert all(stage["cached"] for stage in again["stages"])
     (page,) = pages.write_pages(run["model_card"]).glob("model_card.html")
     text = page.read_text()
-    assert "Verdicts of the policy" in text and f"in run {apart.first} it was" in text
+    assert "Policy verdicts" in text and f"in run {apart.first} it was" in text
 
 
 def run_options(run):

@@ -21,8 +21,8 @@ from tests.reports import artifacts, finetuning_artifacts, pages
 
 RUN = "20260101-100000-aaaa"
 SAID = (
-    "1 document of the corpus was purged: its text is no longer in the store, but figures computed "
-    "before the purge still count it, and a model trained on it keeps what it learnt."
+    "1 document from the corpus was purged: its text is no longer in the store, but figures "
+    "computed before the purge still include it, and a model trained on it retains what it learnt."
 )
 
 
@@ -72,7 +72,7 @@ def test_every_page_of_the_run_says_how_many_documents_were_purged(store, made, 
     whole = build_site(store, [record(made)], tmp_path / "whole").parent
     assert not any("purged" in pages.read(path).text for path in whole.rglob("*.html"))
     one, both = id_of(made, SECRET), id_of(made, COPIED)
-    for ids, words in ((one, SAID), (both, "3 documents of the corpus were purged: their texts")):
+    for ids, words in ((one, SAID), (both, "3 documents from the corpus were purged: their texts")):
         for doc_id in ids:
             purge_document(store, doc_id.hex())
         # Also if the existing site has all of these pages.

@@ -307,7 +307,7 @@ def test_the_card_agrees_with_the_tables(studied):
         "Audits that were not measured",
         "Caveats",
         "Summary",
-        "No interval of this audit can be compared with a true value",
+        "None of this audit's intervals can be compared with a true value",
     ):
         assert title in page.text
     site = (hallmark.store / "site" / "index.html").read_text()

@@ -100,7 +100,7 @@ def test_an_audit_before_the_end_of_the_training_gives_the_same_findings(apart, 
     assert before.record["checkpoint"] == f"{unfinished}@60"
     assert "score_samples" not in before.stages
     card = json.dumps(before["model_card"]["sections"].read().to_pylist(), default=str)
-    assert TRAINING_NOT_ENDED_NOTE in card and "the model had read" in card
+    assert TRAINING_NOT_ENDED_NOTE in card and ", the model had read" in card
     # Traces of findings also know what had been read.
     assert resolve_checkpoint(store, artifact_name).training_run.name == (
         before["reconstruct_reads"].name

@@ -274,7 +274,7 @@ def test_an_ssh_keygen_that_does_not_end_is_stopped(stored, tmp_path, monkeypatc
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     monkeypatch.setattr("hallmark.reports.review.signatures.CHECK_TIMEOUT_SECONDS", 0.2)
-    with pytest.raises(HallmarkError, match="did not answer within"):
+    with pytest.raises(HallmarkError, match="did not respond within"):
         judge(review)
 
 
@@ -460,7 +460,7 @@ def test_a_signature_is_checked_once(judge, stored, ssh_keygen_calls, reviewers,
         ("{names} {key}\n", 1, "line 1 has more than 100 names"),
         ('"{names}" namespaces="hallmark-review" {key}\n', 1, "line 1 has more than 100 names"),
         ("ada@example.org {key}\n", 3_000, "more than 2,000 lines"),
-        ("ada@example.org {key}\n", 11, "11 lines have the key SHA256:"),
+        ("ada@example.org {key}\n", 11, "11 lines contain the key SHA256:"),
         ("ada@example.org {key} {long}\n", 1, "line 1 has more than 16,384 bytes"),
         ("# {long}\n", 60, "more than 1,048,576 bytes"),
     ],

@@ -56,7 +56,7 @@ def test_a_table_that_expands_is_refused(tmp_path, kind):
     if kind != "compressed numbers":
         assert path.stat().st_size < 1_000_000
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(HallmarkError, match="the table figures is larger than that of any card"):
+    with pytest.raises(HallmarkError, match="the figures table is larger than any card table"):
         read_released_table([path], "figures")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 200_000
 
@@ -66,7 +66,7 @@ def test_the_files_of_a_table_are_counted_together(tmp_path):
     for path in paths:
         pq.write_table(pa.table({"a": pa.nulls(900_000, pa.int64())}), path)
     assert len(read_released_table(paths[:2], "figures")) == 1_800_000
-    with pytest.raises(HallmarkError, match="larger than that of any card"):
+    with pytest.raises(HallmarkError, match="larger than any card table"):
         read_released_table(paths, "figures")
 
 
@@ -74,7 +74,7 @@ def test_a_large_file_is_not_opened(tmp_path):
     path = tmp_path / "table.parquet"
     with path.open("wb") as file:
         file.truncate(MAX_TABLE_BYTES + 1)
-    with pytest.raises(HallmarkError, match="larger than that of any card"):
+    with pytest.raises(HallmarkError, match="larger than any card table"):
         read_released_table([path], "figures")
 
 
@@ -85,7 +85,7 @@ def test_a_large_file_is_not_opened(tmp_path):
 )
 def test_types_of_no_card_are_refused(tmp_path, data_type):
     pq.write_table(pa.table({"a": pa.nulls(1, data_type)}), tmp_path / "table.parquet")
-    with pytest.raises(HallmarkError, match=r"has a column of the type .*, which no card has"):
+    with pytest.raises(HallmarkError, match=r"has a column of type .*, which no card contains"):
         read_released_table([tmp_path / "table.parquet"], "figures")
 
 

@@ -76,7 +76,7 @@ def test_ordinary_texts_of_all_scripts_are_accepted():
         ({"decision": "reject"}, "must state why"),
         ({"decision": "accept"}, "decision: "),
         ({"decision": "reject", "comment": "no", "expires": "2027-01-01"}, "only an approval"),
-        ({"expires": "2026-11-28"}, "before the date"),
+        ({"expires": "2026-11-28"}, "before the review date"),
         ({"expires": "tomorrow"}, "must be a date such as"),
         ({"expires": "20270101"}, "must be a date such as"),
         ({"expires": "2027-02-30"}, "must be a date such as"),

@@ -166,5 +166,5 @@ def test_the_settings_decide_the_responses_and_are_stated(gpt2_folder, session):
     assert describe_inference_settings({"bias": audit}) == "Weights in bfloat16."
     audit = FINDINGS_STAGES["bias"](requests, batched, *[None] * 8, None, BiasConfig())
     assert describe_inference_settings({"bias": audit}) == (
-        "Weights in float32, at most 4 rows per call of the model."
+        "Weights in float32, at most 4 rows per model call."
     )
