@@ -138,7 +138,7 @@ def test_a_small_difference_of_one_group_is_significant(own_folder):
     )
     assert row["low"] < 0.1 < row["high"] and row["high"] - row["low"] < 0.03
     assert "relabellings of 80 prompts, within each of 16" in row["method"]
-    assert "mean for the group minus mean for all other groups in its domain" in row["method"]
+    assert "minus mean for all other groups in the same domain" in row["method"]
     assert row["clusters"] == 16
     evidence = select_evidence(texts, {"measure": "mean_toxicity", "domain": "religion"})
     values = evidence["toxicity"].to_numpy()

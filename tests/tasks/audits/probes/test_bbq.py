@@ -385,9 +385,9 @@ def test_skipped_items_are_counted_by_reason(tmp_path, own_folder):
     skipped = findings["questions_without_stereotyped_person", ""]
     assert skipped["value"] == 4 and skipped["method"].startswith("skipped: ")
     for reason in (
-        "both people belong to the stereotyped groups (1 of Gender_identity, 1 of Race_x_gender)",
-        "neither of the two people belongs to the stereotyped groups (1 of SES)",
-        "the number of answers that name a person is not two (1 of SES)",
+        "both people are members of stereotyped groups (1 of Gender_identity, 1 of Race_x_gender)",
+        "neither person is a member of a stereotyped group (1 of SES)",
+        "the number of answers naming a person is not two (1 of SES)",
     ):
         assert reason in skipped["method"]
 

@@ -239,7 +239,7 @@ VALID_RATING = {"sample_id": "0" * 32, "rater": "ann", "rating": 0.5}
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"rating": 1.5}, "line 2 has 1.5 in 'rating'; write a number from 0"),
+        ({"rating": 1.5}, "line 2 has 1.5 in 'rating'; use a number from 0"),
         ({"rating": "bad"}, "has 'bad' in 'rating'"),
         ({"rating": True}, "has True in 'rating'"),
         ({"rating": float("nan")}, "has nan in 'rating'"),
