@@ -264,7 +264,7 @@ def test_a_risk_that_no_audit_measured_says_why(session):
     state, text = lines_of(coverage)["Bias against groups"]
     assert state == "unknown"
     assert text == (
-        "Not measured: Bias failed; Comparison of texts about groups measured nothing; "
+        "Not measured: Bias failed; Comparison of text about groups measured nothing; "
         "Associations between words (WEAT) was skipped by the user; Stereotyped answers (BBQ) was "
         "given no data; Amplification needs the training corpus, which is not known."
     )
@@ -274,7 +274,7 @@ def test_a_risk_that_no_audit_measured_says_why(session):
     )
     assert text_of_parts(describe_coverage(coverage, findings_of())) == (
         "Failed: Bias. Skipped by the user: Associations between words (WEAT). Measured nothing: "
-        "Comparison of texts about groups. Not run, because no data was provided: Stereotyped "
+        "Comparison of text about groups. Not run, because no data was provided: Stereotyped "
         "answers (BBQ). Not run, because the training corpus is not known: Amplification. Details"
     )
     *text, link = describe_coverage(AuditCoverage(), findings_of())

@@ -99,7 +99,7 @@ def test_without_a_group_the_audit_says_that_there_is_nothing_to_compare(session
     """Not that the model wrote nothing: it was asked nothing."""
     config = CounterfactualConfig(builtin_groups=False)
     _, findings = run_audit_stages("counterfactual", own_folder, config)[-1]
-    reason = "there is no group to compare: audit_counterfactual.builtin_groups is false"
+    reason = "there are no groups to compare, because audit_counterfactual.builtin_groups is false"
     rows = [row for row in findings.to_pylist() if not row["control"]]
     assert rows and all(row["value"] is None and reason in row["method"] for row in rows)
 

@@ -199,8 +199,14 @@ def test_errors_name_the_line_of_an_invalid_item(tmp_path):
         ({"context_condition": "some"}, "context_condition must be"),
         ({"label": 7}, "label must be 0, 1 or 2"),
         ({"label": True}, "label must be 0, 1 or 2"),
-        ({"label": 0}, "of the kind ambig, the right answer names nobody, but label is 0; correct"),
-        ({"context_condition": "disambig"}, "right answer names a person, but label is 2; correct"),
+        (
+            {"label": 0},
+            "in ambig contexts, the correct answer names nobody, but label is 0; correct",
+        ),
+        (
+            {"context_condition": "disambig"},
+            "correct answer names a person, but label is 2; correct",
+        ),
         ({"question_polarity": "positive"}, "question_polarity must be neg or nonneg, not 'posit"),
         (
             {"ans1": "The old one"},
