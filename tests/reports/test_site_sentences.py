@@ -350,7 +350,7 @@ def test_the_status_of_a_run_is_that_of_its_decision_sheet(rows, expected):
         (
             "extraction_attack_trace",
             "Audits",
-            "Training text in generated texts: search in the training text",
+            "Training text in generated text: search in the training text",
         ),
         ("bias_unknown", "Other stages", ""),
         ("other", "Other stages", ""),

@@ -110,7 +110,7 @@ def test_without_ratings_texts_are_kept_but_not_rated(prompts, own_folder):
     assert row["value"] == pytest.approx(2 / 3) and row["n"] == 36 and row["clusters"] == 12
     assert findings["nonempty_share", "category=health"]["n"] == 18
     rating = findings["human_rating", ""]
-    assert rating["value"] is None and "no person has rated the texts" in rating["method"]
+    assert rating["value"] is None and "nobody has rated the texts" in rating["method"]
     assert {metric for metric, _ in findings} == {
         "nonempty_share",
         "continuation_perplexity",
@@ -289,7 +289,7 @@ def test_prompts_are_read_from_text_and_tables(tmp_path):
     assert read_continuations_by_prompt([table]) == {("A", "x"): [" yes", " no"], ("B", ""): []}
     for row, message in (
         ({"text": "x"}, "line 1 must have text in 'prompt'"),
-        ({"prompt": "x", "category": 3}, "has 3 in 'category'; write at most 100 printable"),
+        ({"prompt": "x", "category": 3}, "has 3 in 'category'; use at most 100 printable"),
         ({"prompt": "x", "continuations": "y"}, "has 'y' in 'continuations'; write a list"),
         ({"prompt": "x", "continuations": [""]}, "must have text in 'continuation'"),
     ):

@@ -300,7 +300,7 @@ def test_a_subset_without_prompts_is_not_measured():
     )
     empty = get_finding(rows, "expected_maximum_toxicity", f"{TOXIC}, draw_count=1")
     assert empty["value"] is None and empty["n"] == 0
-    assert "there are no prompts in this subset" in empty["method"]
+    assert "this subset contains no prompts" in empty["method"]
 
 
 def run_audit(folder, config, scorer=None):
