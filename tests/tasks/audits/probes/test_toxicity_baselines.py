@@ -199,7 +199,8 @@ def test_held_out_text_is_the_null_value_and_baselines_are_notes(documents, requ
     assert numbers == [kind_counts[kind] for kind in ("none", "toxic", "non-toxic", None)]
     assert sum(numbers) == count["value"]
     assert (
-        "documents of the holdout and validation splits, which training did not" in count["method"]
+        "documents of the holdout and validation splits, which were not read in training"
+        in count["method"]
     )
     scores = [r["toxicity"] for r in windows]
     after = {

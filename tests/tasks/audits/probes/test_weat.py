@@ -127,7 +127,7 @@ def test_words_without_tokens_or_too_long_are_skipped_and_counted(bert_folder, t
     config = WeatConfig(word_lists=write_lists(tmp_path / "w.json", lists))
     _, _, findings = run_audit(bert_folder, config)
     skipped = findings["skipped_words", ""]
-    assert skipped["value"] == 2 and "exceeds the context length" in skipped["method"]
+    assert skipped["value"] == 2 and "exceed the context length" in skipped["method"]
     assert findings["effect_size_contextual", "test=one"]["n"] == 9
 
 
