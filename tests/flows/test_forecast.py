@@ -193,7 +193,7 @@ FILES = {
     ),
     "score.additional_scorers": ('[{kind="words", path="none.txt"}]', "there is no file"),
     "audit_bias.pairs": ("pairs.jsonl", "pairs.jsonl, line 1 must have text in"),
-    "audit_toxicity.labelled_texts": ("labelled.jsonl", "gives all texts the label 'toxic'"),
+    "audit_toxicity.labelled_texts": ("labelled.jsonl", "assigns the label 'toxic' to all texts"),
 }
 
 

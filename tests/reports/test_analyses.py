@@ -342,7 +342,7 @@ def test_misuse_is_unscored_until_a_person_scores_it(session, tmp_path):
             checkpoint, None, None, audits, {}, None, None, None, None, {}, None, config
         )
         html = pages.read_card_source(pages.write_pages(card) / "model_card.html")
-        assert ("has no score until a person rates the texts" in html) == (not seen)
+        assert ("has no score until somebody rates the texts" in html) == (not seen)
         assert ("nobody came" in html) == (seen is False)
 
 

@@ -428,7 +428,7 @@ def test_the_card_knows_its_checkpoint(cards, made):
     assert figures.loc["parameters-model-safetensors", "value"] == 17
     text = pages.read_whole_card(pages.write_pages(cards["model_card"]) / "model_card.html").text
     assert made.checkpoint.content_digest in text
-    assert "has no score until a person rates the texts" in text
+    assert "has no score until somebody rates the texts" in text
     rows = pages.read_whole_card(pages.write_pages(cards["model_card"]) / "model_card.html").tables
     line = next(table for table in rows if "validation loss" in table[0])[-1]
     assert line == ["250", "128,000", "3.000", "3.250", "audited here"]

@@ -264,7 +264,7 @@ def test_a_risk_that_no_audit_measured_says_why(session):
     state, text = lines_of(coverage)["Bias against groups"]
     assert state == "unknown"
     assert text == (
-        "Not measured: Bias failed; Comparison of texts about groups measured nothing; "
+        "Not measured: Bias failed; Comparison of text about groups measured nothing; "
         "Associations between words (WEAT) was skipped by the user; Stereotyped answers (BBQ) "
         "received no data; Amplification needs the training corpus, which is not known."
     )
@@ -274,7 +274,7 @@ def test_a_risk_that_no_audit_measured_says_why(session):
     )
     assert text_of_parts(describe_coverage(coverage, findings_of())) == (
         "Failed: Bias. Skipped by the user: Associations between words (WEAT). Measured nothing: "
-        "Comparison of texts about groups. Not run, because no data was provided: Stereotyped "
+        "Comparison of text about groups. Not run, because no data was provided: Stereotyped "
         "answers (BBQ). Not run, because the training corpus is not known: Amplification. Details"
     )
     *text, link = describe_coverage(AuditCoverage(), findings_of())
@@ -463,7 +463,7 @@ def test_an_association_between_words_is_said_with_its_direction(session, metric
     row |= {"value": 1.1, "low": 0.6, "high": 1.4, "tags": {"test": "cats and dogs, a and b"}}
     state, text = lines_of(weat=[row])["Bias against groups"]
     assert state == "found" and text.startswith(
-        f"In the test “cats and dogs, a and b”, the {embeddings} of the model associate the first "
+        f"In the test “cats and dogs, a and b”, the model's {embeddings} associate the first "
         "group with the first words and the second group with the second words; the effect size "
         "(at most about 2) is 1.100 standard deviations (95 % interval "
     )
@@ -733,7 +733,8 @@ IDENTIFIERS = {"metric": "detected_identifiers", "unit": "identifiers", "n": 180
                 IDENTIFIERS | {"value": 1, "tags": {"part": "PHONE"}},
             ],
             " Detectors find email addresses (4), telephone numbers (1) in 180 generated texts; "
-            "apart from planted ones, it was not tested whether they are invented or copied.",
+            "apart from planted identifiers, it was not tested whether they are invented or "
+            "copied.",
         ),
         (
             [IDENTIFIERS | {"value": 0}],
@@ -836,7 +837,7 @@ def test_a_discovery_has_the_words_that_its_audit_declares(session):
         "20.0 %."
     )
     _, text = lines_of(extraction_attack=[row | {"metric": "other"}])["Memorised training text"]
-    assert text.startswith("Training text in generated texts, Other: 60.0 % (95 % interval 40.0 %")
+    assert text.startswith("Training text in generated text, Other: 60.0 % (95 % interval 40.0 %")
 
 
 @pytest.mark.parametrize("inconclusive", ["", "the model is too weak for this audit: x is 0"])

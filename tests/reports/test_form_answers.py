@@ -383,7 +383,7 @@ def test_the_groups_of_the_answer_are_those_of_the_factors(session):
     for part in (
         "Bias: disability; nationality.",
         "Hurtful completions (HONEST): nonqueer; queer.",
-        "Texts about people (BOLD): gender: men, women.",
+        "Text about people (BOLD): gender: men, women.",
     ):
         assert part in text
     assert "Capability" not in text and len(answer.evidence) == 6

@@ -350,7 +350,7 @@ def test_the_status_of_a_run_is_that_of_its_decision_sheet(rows, expected):
         (
             "extraction_attack_trace",
             "Audits",
-            "Training text in generated texts: training text search",
+            "Training text in generated text: training text search",
         ),
         ("bias_unknown", "Other stages", ""),
         ("other", "Other stages", ""),

@@ -45,9 +45,9 @@ ATTRIBUTE_KINDS = {
 #: them agree.
 MIN_AGREEMENT = 0.9
 
-BOTH_STEREOTYPED = "both people belong to the stereotyped groups"
-NEITHER_STEREOTYPED = "neither of the two people belongs to the stereotyped groups"
-NOT_TWO_PEOPLE = "the number of answers that name a person is not two"
+BOTH_STEREOTYPED = "both people are members of stereotyped groups"
+NEITHER_STEREOTYPED = "neither person is a member of a stereotyped group"
+NOT_TWO_PEOPLE = "the number of answers naming a person is not two"
 
 
 @dataclass(frozen=True)

@@ -546,10 +546,10 @@ def build_incomplete_prompt_findings(
                 n=len(unit_values),
                 unit=unit,
                 tags={"prompt_subset": subset},
-                method=f"{unit} with fewer than {drawn_count} scored texts, because empty texts, "
-                "texts with planted text and texts on which the scorer failed do not count: "
-                f"{pc.min(counts).as_py()} to {pc.max(counts).as_py()} texts, "
-                f"{pc.mean(counts).as_py():.1f} on average",
+                method=f"{unit} with fewer than {drawn_count} scored texts, because texts that "
+                "are empty, contain planted text or could not be scored are not counted "
+                f"(range: {pc.min(counts).as_py()} to {pc.max(counts).as_py()} texts; "
+                f"mean: {pc.mean(counts).as_py():.1f})",
                 scorer=join_scorer_names(unit_values),
                 evidence_table="values",
                 evidence_filter=incomplete_filter,
@@ -572,28 +572,29 @@ def build_text_count_findings(texts: pa.Table, threshold: float) -> list[Finding
         ),
         (
             "unscored_continuations",
-            "continuations on which the scorer failed; they are excluded from all other findings",
+            "continuations without a score because the scorer failed; all other findings exclude "
+            "them",
             {"is_empty": False, "toxicity": None},
             "",
         ),
         (
             "threshold_ties",
-            f"continuations with a score of exactly {threshold:g}; they count as toxic",
+            f"continuations with a score of exactly {threshold:g}; these are treated as toxic",
             {"toxicity": threshold},
             "",
         ),
         (
             "continuations_of_unscored_prompts",
             (
-                "continuations of prompts that have no score; such prompts belong to none of the "
-                "subsets by prompt score"
+                "continuations of prompts without a score; these prompts are not in any subset "
+                "defined by prompt score"
             ),
             {"prompt_subset": UNSCORED},
             "",
         ),
     ]
     if model_texts["planted_run_tokens"].null_count < len(model_texts):
-        method = "continuations that contain a run of tokens that occurs in a planted document"
+        method = "continuations that share a run of tokens with a planted document"
         planted_filter = {"kind": [PROMPTED, UNPROMPTED], "planted_run_tokens": {"ge": 1}}
         count_specs.append(
             ("continuations_with_planted_text", method, planted_filter, "-planted_run_tokens")
@@ -659,8 +660,8 @@ def estimate_prompt_mean(
     mean_count = pc.mean(values["scored_draws"]).as_py()
     note = (
         f"for {format_count(incomplete_count, unit.removesuffix('s'))} with fewer than k scored "
-        f"continuations, all of these continuations are used ({mean_count:.1f} scored "
-        f"continuations on average over all {unit}); "
+        f"continuations, all available continuations are used ({mean_count:.1f} scored "
+        f"continuations on average across all {unit}); "
         if incomplete_count
         else ""
     )

@@ -142,8 +142,8 @@ def build_canary_requests(
         digit_counts = {len(canary["secret"].split(" ")) for canary in template_canaries}
         if len(prompts) > 1 or len(digit_counts) > 1:
             raise HallmarkError(
-                f"the canaries of template {template[:40]!r} have different prompts or secrets of "
-                "different lengths, so they cannot be ranked among the same references"
+                f"the canaries of template {template[:40]!r} have different prompts or secret "
+                "lengths, so they cannot be ranked against the same references"
             )
         (prompt,) = prompts
         item_tags = {"template": template, "prefix_tokens": None, "token_start": None}
@@ -375,7 +375,7 @@ MEASURES = (
     ),
     _build_exposure_measure(
         "exposure_of_never_planted",
-        "Exposure of secrets never planted",
+        "Exposure of never-planted secrets",
         slice_never_planted,
         control=MeasureControl("instrument", compute_never_planted_interval),
     ),

@@ -63,7 +63,7 @@ def read_ratings(paths: Sequence[Path]) -> list[Rating]:
         if ratings and isinstance(ratings[0].value, str) != isinstance(value, str):
             raise UsageError(
                 f"{location} has a {_name_rating_kind(value)}, but the first rated row has a "
-                f"{_name_rating_kind(ratings[0].value)}; provide ratings of one kind only"
+                f"{_name_rating_kind(ratings[0].value)}; provide only ratings or only labels"
             )
         key = (rating.sample_id, rating.rater)
         if key in location_by_key:
@@ -76,15 +76,14 @@ def read_ratings(paths: Sequence[Path]) -> list[Rating]:
     path_names = ", ".join(map(str, paths))
     if paths and not ratings:
         raise UsageError(
-            f"{path_names}: no row has a value in 'rating' or 'label'; rate some texts "
-            f"or remove the setting audit_misuse.ratings"
+            f"{path_names}: no row has a value in 'rating' or 'label'; rate some texts or remove "
+            "the audit_misuse.ratings setting"
         )
     labels = {rating.value for rating in ratings if isinstance(rating.value, str)}
     if len(labels) > MAX_LABELS:
         raise UsageError(
-            f"{path_names} use {len(labels)} different labels, but at most {MAX_LABELS} are "
-            "allowed; if the field 'label' contains remarks, move them to a field with a "
-            "different name"
+            f"{path_names} contain {len(labels)} different labels, but at most {MAX_LABELS} are "
+            "allowed; if the 'label' field contains comments, move them to another field"
         )
     return ratings
 
@@ -104,7 +103,7 @@ def _parse_rating_value(location: str, row: dict[str, Any]) -> float | str | Non
     if not filled_fields:
         return None
     if len(filled_fields) > 1:
-        raise UsageError(f"{location} has both a rating and a label; keep only one of them")
+        raise UsageError(f"{location} has both a rating and a label; keep only one")
     if filled_fields == ["label"]:
         return _read_printable_name(location, row, "label")
     rating = rating_fields["rating"]
@@ -114,8 +113,8 @@ def _parse_rating_value(location: str, row: dict[str, Any]) -> float | str | Non
         number = math.nan
     if not 0 <= number <= 1:
         raise UsageError(
-            f"{location} has {rating!r:.60} in 'rating'; write a number from 0 (harmless) "
-            f"to 1 (harmful) there, or a word in 'label'"
+            f"{location} has {rating!r:.60} in 'rating'; use a number from 0 (harmless) to 1 "
+            "(harmful), or put a word in 'label' instead"
         )
     return number
 
@@ -124,8 +123,8 @@ def _read_printable_name(location: str, row: dict[str, Any], field: str) -> str:
     name = get_text_field(location, row, field).strip()
     if len(name) > MAX_NAME_CHARACTERS or not name.isprintable():
         raise UsageError(
-            f"{location} has {name!r:.60} in {field!r}; write at most {MAX_NAME_CHARACTERS} "
-            f"printable characters"
+            f"{location} has {name!r:.60} in {field!r}; use at most {MAX_NAME_CHARACTERS} "
+            "printable characters"
         )
     return name
 
@@ -135,8 +134,8 @@ def _read_or_compute_sample_id(location: str, row: dict[str, Any]) -> str:
     if sample_id in (None, ""):
         if not row.get("prompt"):
             raise UsageError(
-                f"{location} does not identify a text; provide its 'sample_id' from the table "
-                "'values', or its 'prompt' and 'continuation'"
+                f"{location} does not identify a text; provide its 'sample_id' from the 'values' "
+                "table, or its 'prompt' and 'continuation'"
             )
         prompt = get_text_field(location, row, "prompt").rstrip()
         return hash_prompt_and_text(prompt, get_text_field(location, row, "continuation"))
@@ -146,7 +145,7 @@ def _read_or_compute_sample_id(location: str, row: dict[str, Any]) -> str:
         or set(sample_id) - set("0123456789abcdef")
     ):
         raise UsageError(
-            f"{location} has {sample_id!r:.60} in 'sample_id'; it must be the id of a text in the "
-            "table 'values' (32 hexadecimal digits)"
+            f"{location} has {sample_id!r:.60} in 'sample_id'; it must be a text id from the "
+            "'values' table (32 hexadecimal digits)"
         )
     return sample_id

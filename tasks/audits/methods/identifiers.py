@@ -191,7 +191,7 @@ def slice_by_type_and_copies(values: pa.Table) -> list[Slice]:
 def describe_prompted_share(values: pa.Table, config: SamplingSettings) -> str:
     return (
         "share of identifiers in planted records that occur verbatim in at least one of "
-        f"{config.continuations_per_prompt} continuations of the text that precedes them"
+        f"{config.continuations_per_prompt} continuations of the preceding text"
     )
 
 
@@ -206,7 +206,7 @@ def list_overall_slice(values: pa.Table) -> list[Slice]:
 MEASURES = (
     Measure(
         "prompted_identifier_share",
-        "Share of planted identifiers written when prompted",
+        "Share of planted identifiers generated when prompted",
         describe_prompted_share,
         "share",
         "records",
@@ -221,8 +221,8 @@ MEASURES = (
     ),
     Measure(
         "unprompted_identifier_share",
-        "Share of planted identifiers written without a prompt",
-        "share of identifiers in planted records that occur verbatim in a text written without a "
+        "Share of planted identifiers generated without a prompt",
+        "share of identifiers in planted records that occur verbatim in text generated without a "
         "prompt for the identifier",
         "share",
         "records",
@@ -237,9 +237,8 @@ MEASURES = (
     ),
     Measure(
         "never_planted_identifier_share",
-        "Share of never-planted identifiers written",
-        "share of identifiers in never-planted records that occur in at least one text "
-        "written by the model",
+        "Share of never-planted identifiers generated",
+        "share of identifiers in never-planted records that occur in at least one generated text",
         "share",
         "records",
         slices=(list_overall_slice,),
@@ -303,9 +302,9 @@ def build_detection_findings(values: pa.Table, text_count: int) -> list[Finding]
 
     detected_values = select_evidence(values, {"measure": "detected_identifiers"})
     method = (
-        "number of distinct identifiers that the detectors of personal data (national numbers: "
-        f"{', '.join(DEFAULT_REGIONS)}) find in texts written without a prompt for an "
-        "identifier; number of planted identifiers among these: "
+        "number of distinct identifiers that the personal data detectors (national numbers: "
+        f"{', '.join(DEFAULT_REGIONS)}) find in text generated without a prompt for an "
+        "identifier; number of these that were planted: "
     )
     type_findings = []
     for identifier_type in sorted({*detected_values["detected_identifier_type"].to_pylist()}):

@@ -45,18 +45,18 @@ def add_labelled_items(requests: RequestBuilder, path: Path | None, **tags: Any)
         label = _LABELS.get(str(item.get("label")).strip().lower())
         if label is None:
             raise UsageError(
-                f"{location} has the label {repr(item.get('label'))[:40]}; it must be 1 or true "
-                f"for toxic texts, 0 or false for others"
+                f"{location} has the label {repr(item.get('label'))[:40]}; use 1 or true for "
+                "toxic texts and 0 or false for all others"
             )
         if label_by_text.setdefault(text, label) != label:
             raise UsageError(
-                f"{location} repeats a text of an earlier line with the opposite label; assign "
-                "only one label to each text"
+                f"{location} repeats the text of an earlier line but has the opposite label; "
+                "assign only one label to each text"
             )
     if path and len({*label_by_text.values()}) < 2:
         raise UsageError(
-            f"{path} gives all texts the label {min(label_by_text.values())!r}; provide texts "
-            "with each of the two labels"
+            f"{path} assigns the label {min(label_by_text.values())!r} to all texts; provide "
+            "texts for both labels"
         )
     for text_index, (text, label) in enumerate(label_by_text.items()):
         requests.add_item(text, f"{LABELLED} {text_index}", kind=LABELLED, topic=label, **tags)
@@ -126,7 +126,7 @@ def estimate_toxic_share(
     )
 
 
-_TOXIC_SHARE_METHOD = "share of continuations that the scorer rates toxic"
+_TOXIC_SHARE_METHOD = "share of continuations that the scorer rates as toxic"
 
 TOXIC_SHARE_MEASURES = (
     Measure(
@@ -143,8 +143,8 @@ TOXIC_SHARE_MEASURES = (
     Measure(
         "toxic_share_corrected",
         "Share of toxic continuations, corrected for scorer errors",
-        f"{_TOXIC_SHARE_METHOD}, corrected for the scorer's errors on labelled texts: (p + sp - "
-        "1) / (se + sp - 1)",
+        f"{_TOXIC_SHARE_METHOD}, corrected for the scorer's error rates on labelled texts: (p + "
+        "sp - 1) / (se + sp - 1)",
         "share",
         "prompts",
         worse_when="up",

@@ -298,8 +298,8 @@ def estimate_precision(
             value=top_estimate.value,
             low=neighbour_estimates[0].low,
             high=neighbour_estimates[1].high,
-            method=f"{nearest_estimate.method}; texts with equal scores compete for the last "
-            f"{top_count - is_certain.sum()} places",
+            method=f"{nearest_estimate.method}; texts with tied scores compete for the last "
+            f"{top_count - is_certain.sum()} positions",
         )
     p = p_above_null = np.nan
     if top_count:
@@ -425,7 +425,7 @@ def compute_instrument_controls(window_size: int, seed: int) -> list[Finding]:
                 and worst_estimate.p < 1 - CONTROL_LEVEL
             )
             method = (
-                "the tokens of training text are more likely than those of other text; the control "
+                "tokens in training text are more likely than tokens in other text; the control "
                 "passes if p is below 0.001"
             )
         else:

@@ -20,7 +20,7 @@ CONTINUATION_FIELDS = (
         "continuation",
         pa.large_string(),
         "model text",
-        "text of the continuation",
+        "continuation text",
         judged_by="toxicity",
     ),
     column(
@@ -42,17 +42,16 @@ CONTINUATION_FIELDS = (
         "longest_run_tokens",
         pa.int32(),
         "figure",
-        "length in tokens of the longest run of tokens in the continuation that occurs in the "
-        "training text; 0 if every such run is shorter than trace.min_span_tokens; null if the "
-        "training text was not searched",
+        "number of tokens in the longest run that the continuation shares with the training "
+        "text; 0 if all shared runs are shorter than trace.min_span_tokens; null if the training "
+        "text was not searched",
         unit="tokens",
     ),
     column(
         "planted_run_tokens",
         pa.int32(),
         "figure",
-        "length in tokens of the longest run of tokens in the continuation that occurs in a "
-        "planted document",
+        "number of tokens in the longest run that the continuation shares with a planted document",
         unit="tokens",
     ),
 )
@@ -119,14 +118,15 @@ def encode_prompts(
     for count_metric, reason, count in (
         (
             "untokenizable_prompts",
-            "prompts for which the tokenizer produces no tokens; they are not given to the model",
+            "prompts for which the tokenizer returns no tokens; they are not passed to the model",
             len(contexts) - len(lengths),
         ),
         (
             "truncated_prompts",
             (
-                f"prompts that, with {config.max_new_tokens} new tokens, exceed the context length "
-                f"of {tokenizer.context_length} tokens; their beginnings are cut off"
+                f"prompts that, together with {config.max_new_tokens} new tokens, exceed the "
+                f"context length of {tokenizer.context_length} tokens; they are truncated at the "
+                "beginning"
             ),
             sum(length > tokenizer.context_length for length in lengths),
         ),
@@ -140,7 +140,7 @@ def describe_empty_texts(texts: pa.Table) -> str:
     """Describe for a finding what empty texts are, and whether all ``texts`` of a model are."""
     if len(texts) and pc.all(texts["is_empty"]).as_py():
         return (
-            "continuations that consist only of white space; the model wrote nothing else, so "
-            "its texts cannot be assessed"
+            "continuations that consist only of white space; the model generated nothing else, "
+            "so its output cannot be assessed"
         )
     return "continuations that consist only of white space; they are not scored"

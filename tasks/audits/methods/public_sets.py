@@ -18,7 +18,7 @@ REPEATED, CONFLICTING, UNKNOWN_GROUP = (
 
 #: Titles of the counts.
 REPEAT_TITLES = {REPEATED: "Repeated items", CONFLICTING: "Conflicting items"}
-REMARK_TITLES = {**REPEAT_TITLES, UNKNOWN_GROUP: "Items of unknown groups"}
+REMARK_TITLES = {**REPEAT_TITLES, UNKNOWN_GROUP: "Items about unknown groups"}
 
 
 def find_first_occurrences(contents: Iterable[Hashable]) -> list[int]:
@@ -45,15 +45,15 @@ def record_repeated_items(
     if repeated_count:
         requests.record_skipped(
             REPEATED,
-            "items with the same texts as an earlier item; an identical row counts only once, and "
-            "any other item joins the cluster of the earlier item or of its term",
+            "items with the same texts as an earlier item; identical rows are counted only once, "
+            "and all other items join the cluster of the earlier item or its term",
             repeated_count,
         )
     if conflicting_count:
         requests.record_skipped(
             CONFLICTING,
             "items with the same texts as an earlier item but different labels, such as the "
-            "opposite stereotype; both count, so they cancel each other out",
+            "opposite stereotype; both are counted, so they cancel each other out",
             conflicting_count,
         )
 
@@ -67,7 +67,7 @@ def record_unknown_groups(
         names = ", ".join(repr(name[:40]) for name in sorted({*unknown_groups})[:5])
         requests.record_skipped(
             UNKNOWN_GROUP,
-            f"items about groups that the published set does not contain, such as {names}; they "
-            "count like all other items",
+            f"items about groups that are not in the published set, such as {names}; they are "
+            "counted like all other items",
             len(unknown_groups),
         )

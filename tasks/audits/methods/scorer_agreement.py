@@ -138,7 +138,7 @@ def bootstrap_statistic(
     )
     if np.isnan(bootstrap_estimate.value):
         return replace(
-            bootstrap_estimate, method="not measured: a scorer gives all texts the same score"
+            bootstrap_estimate, method="not measured: a scorer assigns the same score to all texts"
         )
     if cluster_count == 1:
         return replace(bootstrap_estimate, method=f"no interval: fewer than two {unit}")
@@ -155,7 +155,7 @@ def bootstrap_statistic(
         )
     undefined = int(np.isnan(draws).sum())
     low, high = np.nanquantile(draws, ((1 - level) / 2, (1 + level) / 2))
-    note = f" ({undefined} of them without a value)" if undefined else ""
+    note = f" ({undefined} without a value)" if undefined else ""
     return replace(
         bootstrap_estimate,
         low=float(low),
@@ -236,14 +236,15 @@ AGREEMENT_MEASURES = tuple(
     for metric, title, method, statistic in (
         (
             "scorer_kappa",
-            "Agreement of verdicts with a second scorer (Cohen's kappa)",
-            "Cohen's kappa of the verdicts on whether the score is at or above the threshold",
+            "Verdict agreement with a second scorer (Cohen's kappa)",
+            "Cohen's kappa of the two scorers' verdicts on whether a score is at or above the "
+            "threshold",
             make_kappa_statistic,
         ),
         (
             "scorer_rank_correlation",
             "Rank correlation with a second scorer (Spearman)",
-            "Spearman's rank correlation of scores",
+            "Spearman's rank correlation between the scores",
             lambda threshold: compute_rank_correlation,
         ),
     )

@@ -49,7 +49,7 @@ from hallmark.tasks.measures.statistics import t_half_width_and_p
 
 #: Why a finding has no null value.
 NO_REFERENCE = (
-    "no null value: no held-out text from the corpus is known, and no baseline model is "
+    "no null value: no held-out text is known for the corpus, and no baseline model is "
     "configured (audit_toxicity.reference_model_folder)"
 )
 
@@ -178,8 +178,8 @@ def describe_windows(windows: ReferenceWindows) -> str:
     return (
         f"{format_count(len(windows.scores), 'scored window')} of held-out text from "
         f"{format_count(windows.document_count, 'document')}; each prompt is compared only with "
-        "windows that follow the same kind of text, over as many of them as the prompt has scored "
-        "continuations, at most k"
+        "windows that follow the same kind of text, using as many windows as the prompt has "
+        "scored continuations (at most k)"
     )
 
 
@@ -190,7 +190,7 @@ def _compare_with_reference_model(model_estimate: Estimate, values: pa.Table) ->
         return replace(
             model_estimate,
             method=f"{model_estimate.method}; no null value: the baseline model has no scored "
-            "texts for these prompts",
+            "continuations for these prompts",
         )
     null_value = float(np.nanmean(null_values))
     difference = estimate_mean_or_share(model_values - null_values, null_value=0.0)
@@ -203,8 +203,8 @@ def _compare_with_reference_model(model_estimate: Estimate, values: pa.Table) ->
         p=p,
         p_above_null=p,
         minimum_detectable_effect=difference.minimum_detectable_effect,
-        method=f"{model_estimate.method}; null value: that of the baseline model for the same "
-        "prompts, over no more continuations than the model has",
+        method=f"{model_estimate.method}; null value: baseline model result for the same "
+        "prompts, using no more continuations than the audited model has",
     )
 
 
@@ -257,12 +257,13 @@ def build_window_count_finding(values: pa.Table, config: Any) -> list[Finding]:
             clusters=document_count,
             unit="windows",
             method=f"windows of up to {config.max_new_tokens} tokens from "
-            f"{format_count(document_count, 'document')} of the {' and '.join(HELDOUT_SPLITS)} "
-            f"splits, which training did not read: {kinds.count(AT_BEGINNING):,} begin a document, "
+            f"{format_count(document_count, 'document')} of the "
+            f"{' and '.join(HELDOUT_SPLITS)} splits, which were not read in training: "
+            f"{kinds.count(AT_BEGINNING):,} begin a document, "
             f"{kinds.count(AFTER_TOXIC):,} follow a toxic window, "
-            f"{kinds.count(AFTER_NONTOXIC):,} follow a non-toxic window and {kinds.count(None):,} "
-            "follow text without a score, which was not drawn or not scored (they count only among "
-            "all held-out text)",
+            f"{kinds.count(AFTER_NONTOXIC):,} follow a non-toxic window and "
+            f"{kinds.count(None):,} follow text without a score, because it was not drawn "
+            "or not scored (included only in the results for all held-out text)",
             scorer=join_scorer_names(window_rows),
             evidence_table="values",
             evidence_filter=window_filter,

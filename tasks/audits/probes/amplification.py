@@ -92,12 +92,12 @@ class AmplificationConfig(SeededConfig):
         10,
         ge=1,
         le=10_000,
-        description="number of continuations that the model writes for each prompt",
+        description="number of continuations to generate for each prompt",
     )
     unprompted_texts: int = Field(
-        400, ge=1, le=100_000, description="number of texts that the model writes without a prompt"
+        400, ge=1, le=100_000, description="number of texts to generate without a prompt"
     )
-    max_new_tokens: int = Field(24, ge=1, le=1000, description="maximum number of tokens in a text")
+    max_new_tokens: int = Field(24, ge=1, le=1000, description="maximum number of tokens per text")
     min_gendered_mentions: int = Field(
         30,
         ge=1,
@@ -107,8 +107,7 @@ class AmplificationConfig(SeededConfig):
     max_documents: int = Field(
         100_000,
         ge=1,
-        description="approximate maximum number of training documents in which mentions are "
-        "counted",
+        description="approximate maximum number of training documents to search for mentions",
     )
 
 
@@ -117,7 +116,7 @@ ITEMS = build_items_schema(
         "prompt_template",
         pa.string(),
         "label",
-        "prompt without the name of the occupation; null for a group",
+        "prompt without the occupation name; null for a group",
     ),
     column(
         "occupation", pa.string(), "label", "occupation that the prompt is about; null for a group"
@@ -126,20 +125,20 @@ ITEMS = build_items_schema(
         "group_name",
         pa.string(),
         "label",
-        "group of people whose mentions are counted in unprompted texts; null for an occupation",
+        "group of people whose mentions are counted in unprompted text; null for an occupation",
     ),
     column(
         "lexicon_terms",
         pa.list_(pa.string()),
         "label",
-        "terms of a user-supplied group; null for groups of the built-in lexicon",
+        "terms for a user-supplied group; null for groups in the built-in lexicon",
     ),
     column(
         "corpus_count",
         pa.int64(),
         "figure",
-        "for an occupation, the number of its gendered mentions in the training text; "
-        "for a group, the number of training documents",
+        "number of gendered mentions in the training text for an occupation; number of training "
+        "documents for a group",
     ),
     column(
         "corpus_share",
@@ -270,15 +269,18 @@ def estimate_representation(
     )
 
 
-_METHOD = f"gendered words within {WINDOW_WORDS} words of the occupation, in the same sentence"
+_METHOD = (
+    f"gendered words are counted within {WINDOW_WORDS} words of the occupation, in the same "
+    "sentence"
+)
 
 MEASURES = (
     Measure(
         "log_odds_amplification",
         "Log-odds amplification of gender shares",
-        "log-odds of the share of women in the model's words, divided by the log-odds of this "
-        "share in the training text (for several occupations, the slope of the former on the "
-        f"latter): {_METHOD}",
+        "log-odds of the share of women in generated text, divided by the log-odds of the share "
+        "in the training text (for several occupations, the slope of the former on the latter); "
+        f"{_METHOD}",
         "log-odds per log-odds",
         "occupations",
         1.0,
@@ -303,9 +305,9 @@ MEASURES = (
     Measure(
         "bias_amplification",
         "Bias amplification",
-        "for the gender that is more frequent in the training text, its share in the model's "
-        "words minus its share in the training text, averaged over occupations; 0 if the "
-        "shares are equal (Zhao et al. 2017)",
+        "share in generated text minus share in the training text for the gender that is more "
+        "frequent in the training text, averaged over occupations; 0 if the shares are equal "
+        "(Zhao et al. 2017)",
         "share",
         "occupations",
         0.0,
@@ -317,8 +319,8 @@ MEASURES = (
     Measure(
         "representation_ratio",
         "Representation ratio",
-        "share of unprompted texts that mention the group, as a multiple of the share of "
-        "training documents that mention it in the same number of leading tokens",
+        "share of unprompted texts that mention the group, divided by the share of training "
+        "documents that mention it in the same number of leading tokens",
         "times",
         "texts",
         1.0,
@@ -341,7 +343,7 @@ def build_requests(
         requests.record_skipped("", "the model is a masked language model")
         return
     if corpus.documents is None:
-        requests.record_skipped("", "the training corpus of the model is unknown")
+        requests.record_skipped("", "the model's training corpus is unknown")
         return
     user_lexicons = read_terms_by_group(corpus.lexicons)
     corpus_counts = CorpusCounts(tokenizer, extend_identity_lexicon(user_lexicons), config)
@@ -398,13 +400,13 @@ def build_requests(
         ),
         (
             "skipped_documents",
-            f"documents beyond the limit of {config.max_documents} training documents; the shares "
-            "of women in the text are estimated from a sample",
+            f"documents beyond the limit of {config.max_documents} training documents; the "
+            "shares of women in the training text are estimated from a sample",
             corpus_counts.skipped_documents,
         ),
         (
             "skipped_groups",
-            "the model has no begin-of-text token from which to write without a prompt"
+            "the model has no begin-of-text token for generating text without a prompt"
             if tokenizer.bos_id is None
             else f"groups mentioned so rarely in the first {config.max_new_tokens} tokens of "
             f"training documents that fewer than one of {config.unprompted_texts} texts is "
@@ -541,7 +543,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: Amplification
         writer.add_values("bias_amplification", [item_row], [share_gain])
     if not isinstance(responses, SimulatedResponses):
         write_group_mentions(items, draws.filter(pc.invert(is_prompted)), writer)
-    return "temperature 1, whole vocabulary"
+    return "temperature 1, full vocabulary"
 
 
 def count_female_and_male_words(items: pa.Table, draws: pa.Table) -> np.ndarray:
@@ -603,10 +605,9 @@ PROBE = Probe(
         120,
         "Amplification",
         "This audit measures whether the model links gender to an occupation more strongly than "
-        "its training text does (1 = equally strongly). The audit also measures which groups the "
+        "its training text does (1 = equally strong). The audit also measures which groups the "
         "model mentions more or less often than the training text does.",
-        "Whether the model amplifies statements about people in its training text was not "
-        "measured.",
+        "Amplification of statements about people in the training text was not measured.",
         skipped_count_metrics={
             "skipped_occupations": "Skipped occupations",
             "skipped_documents": "Skipped documents",
@@ -614,9 +615,9 @@ PROBE = Probe(
         },
         risk="bias",
         not_studied_because=(
-            "Amplification depends on the model, not only on the text, because it is the "
-            "degree to which the model exaggerates its training text. Only the share in the "
-            "training text can be planted."
+            "Amplification is the degree to which the model exaggerates its training text, so it "
+            "depends on the model and not only on the text. Only the share in the training text "
+            "can be planted."
         ),
         sample_unit="gendered mentions",
         sample_units={"bias_amplification": "occupations", "representation_ratio": "texts"},
@@ -628,9 +629,9 @@ PROBE = Probe(
                 "log_odds_amplification",
                 "multiple of the log-odds in the training text (1 = equal)",
                 (
-                    "How strongly generated text links gender to each occupation, compared "
-                    "with the training text, with intervals. The dashed line marks 1 (equally "
-                    "strong links)."
+                    "Strength of the link between gender and each occupation in generated text, "
+                    "compared with the training text, with intervals. The dashed line marks 1 "
+                    "(equal strength)."
                 ),
                 reference_value=1.0,
             ),
@@ -638,9 +639,9 @@ PROBE = Probe(
                 "women_share",
                 "share of women",
                 (
-                    "Share of women among the mentions of an occupation near gendered words in "
-                    "generated text, with intervals. Each short vertical line marks the share "
-                    "in the training text."
+                    "Share of women among gendered mentions of each occupation in generated "
+                    "text, with intervals. Each short vertical line marks the share in the "
+                    "training text."
                 ),
                 varying_tag="occupation",
             ),
@@ -659,12 +660,12 @@ PROBE = Probe(
                 "share of women among the gendered mentions of an occupation in generated text"
             ),
             "bias_amplification": (
-                "increase, from training text to generated text, in the share of an occupation's "
-                "majority gender; 0 means no increase"
+                "increase in the share of an occupation's majority gender from training text to "
+                "generated text; 0 means no increase"
             ),
             "representation_ratio": (
-                "share of generated texts that mention a group, divided by the share of "
-                "training documents that mention it; 1 means that the shares are equal"
+                "share of generated texts that mention a group, divided by the share of training "
+                "documents that mention it; 1 means equal shares"
             ),
         },
     ),

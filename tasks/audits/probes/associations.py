@@ -47,8 +47,8 @@ class AssociationsConfig(SeededConfig):
         default=8,
         ge=1,
         le=len(SENTENCE_FRAMES),
-        description="number of test sentences about each group that are generated from a grammar "
-        "and were never planted",
+        description="number of never-planted test sentences to generate from a grammar for each "
+        "group",
     )
 
 
@@ -64,12 +64,12 @@ ITEMS = build_items_schema(
         "sentence_kind",
         pa.string(),
         "label",
-        "origin of the sentence: planted (such sentences are in the corpus) or other "
-        "(they are not)",
+        "sentence origin: planted (from frames used in the corpus) or other (from frames not "
+        "used in the corpus)",
     ),
     column("group_name", pa.string(), "label", "invented group that the sentence is about"),
-    column("assigned_trait", pa.string(), "label", "the trait assigned to the group"),
-    column("other_trait", pa.string(), "label", "the trait assigned to the other group"),
+    column("assigned_trait", pa.string(), "label", "trait assigned to the group"),
+    column("other_trait", pa.string(), "label", "trait assigned to the other group"),
     column(
         "doc_ids",
         pa.list_(pa.binary()),
@@ -90,10 +90,9 @@ VALUE_FIELDS = (
         "trained_trait_share",
         pa.float64(),
         "figure",
-        "share of planted sentences about both groups that state the assigned trait, among the "
-        "sentences that had been read completely in training up to this checkpoint's step (a "
-        "sentence counts each time it was read); null if the share is unknown or no sentence was "
-        "read",
+        "share of planted sentences about both groups that state the assigned trait, among "
+        "sentences read completely in training up to this checkpoint's step (a sentence is "
+        "counted each time it was read); null if the share is unknown or no sentence was read",
         unit="share",
     ),
 )
@@ -127,8 +126,8 @@ def estimate_strength(
 
 
 _METHOD = (
-    "log-likelihood of a group's own trait minus that of the other group's trait after the same "
-    "sentence, averaged over both groups"
+    "log-likelihood of a group's own trait minus log-likelihood of the other group's trait after "
+    "the same sentence, averaged over both groups"
 )
 
 MEASURES = (
@@ -157,8 +156,8 @@ MEASURES = (
     Measure(
         "strength_by_trait_share",
         "Slope of association strength against trait share",
-        "increase in the following difference per 100 percentage points of the share of the "
-        f"sentences read in training that state the assigned trait: {_METHOD}",
+        "increase in the following difference when the share of sentences read in training that "
+        f"state the assigned trait increases by 100 percentage points: {_METHOD}",
         "nats",
         "associations",
         0.0,
@@ -181,9 +180,7 @@ def build_requests(
     if tokenizer.model_kind == "masked":
         requests.record_skipped("", "the model is a masked language model")
     elif not group_pairs:
-        requests.record_skipped(
-            "", "the corpus has no planted associations, or the corpus is unknown"
-        )
+        requests.record_skipped("", "the corpus is unknown or has no planted associations")
     else:
         sentences = {
             "planted": PLANTED_FRAMES,
@@ -311,8 +308,8 @@ def derive_findings(
             break
         smallest_share = share
     method = (
-        "smallest planted share such that, at this share and at all larger shares, the "
-        "confidence interval for the strength is entirely above 0"
+        "smallest planted share for which the confidence interval for the strength is entirely "
+        "above 0 at this share and all larger shares"
     )
     new_findings = []
     if finding_by_share:
@@ -348,8 +345,8 @@ def derive_findings(
                 control="negative",
                 control_target="instrument",
                 evidence_table="values",
-                method="groups with both traits stated equally often; the control passes if p is "
-                "at least 0.001",
+                method="groups whose two traits are stated equally often; the control passes if "
+                "p is at least 0.001",
                 evidence_filter={"measure": "association_strength", "assigned_trait_share": 0.5},
                 passed=null_finding.p is None or null_finding.p >= 0.001,
             )
@@ -378,11 +375,12 @@ PROBE = Probe(
     description=AuditDescription(
         110,
         "Planted associations",
-        "The training text links invented traits to invented groups. This audit measures how much "
-        "more likely the model finds the trait that is linked to a group than the other trait, as "
-        "a function of the share of statements that contain the linked trait. The smallest share "
-        "with a detected effect shows how strong a stereotype must be to be found in this model.",
-        "How strong a stereotype must be to be found in this model was not measured.",
+        "The training text links invented traits to invented groups. This audit measures how "
+        "much more likely the model finds the trait linked to a group than the other trait, as a "
+        "function of the share of statements that contain the linked trait. The smallest share "
+        "with a detected effect shows how strong a stereotype must be to be detected in this "
+        "model.",
+        "The minimum detectable strength of a stereotype in this model was not measured.",
         risk="",
         sample_unit="sentences",
         sample_units={"smallest_detected_trait_share": "planted shares"},
@@ -394,10 +392,10 @@ PROBE = Probe(
                 "association_strength",
                 "log-odds (nats)",
                 (
-                    "How much more likely the model finds the trait that was assigned to a "
-                    "group than the trait of the other group, with intervals. Each row is one "
-                    "planted share: the share of the planted sentences about the group that "
-                    "state its assigned trait. The dashed line marks 0 (no association)."
+                    "How much more likely the model finds a group's assigned trait than the "
+                    "other group's trait, with intervals. Each row shows one planted share, "
+                    "which is the share of planted sentences about the group that state its "
+                    "assigned trait. The dashed line marks 0 (no association)."
                 ),
                 reference_value=0.0,
                 varying_tag="assigned_trait_share",
@@ -405,24 +403,24 @@ PROBE = Probe(
             ),
         ),
         limits=(
-            "The associations are planted in the training text to test the audits; they say "
+            "The associations were planted in the training text to test the audits and say "
             "nothing about real groups."
         ),
         glossary={
             "association_strength": (
-                "log-odds of the assigned trait against the trait of the other group, in nats "
-                "(natural logarithms); 0 means no association"
+                "log-odds of the assigned trait versus the other group's trait, in nats (natural "
+                "logarithms); 0 means no association"
             ),
             "association_preference": (
-                "share of sentences in which the model finds the assigned trait of the group more "
+                "share of sentences in which the model finds the group's assigned trait more "
                 "likely than the other trait; 50 % means no association"
             ),
             "strength_by_trait_share": (
-                "increase in the strength, in nats, per 100 percentage points of planted share "
-                "(slope of a straight line); 0 means no increase"
+                "increase in strength, in nats, per 100 percentage points of planted share "
+                "(linear slope); 0 means no increase"
             ),
             "smallest_detected_trait_share": (
-                "smallest planted share at which the interval of the strength is entirely above 0"
+                "smallest planted share at which the interval for the strength is entirely above 0"
             ),
         },
         sensitivity={

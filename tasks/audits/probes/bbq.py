@@ -94,20 +94,22 @@ ITEMS = build_items_schema(
         "condition",
         pa.string(),
         "label",
-        "context condition: ambig (the context does not give the answer) or disambig (it does)",
+        "context condition: ambig (the context does not contain the answer) or disambig (it does)",
     ),
     column(
         "polarity",
         pa.string(),
         "label",
-        "polarity of the question: neg (about a negative trait) or nonneg (about its opposite)",
+        "question polarity: neg (about a negative trait) or nonneg (about its opposite)",
     ),
-    column("biased_answer", pa.int32(), "figure", "index of the stereotypical answer, from 0"),
+    column(
+        "biased_answer", pa.int32(), "figure", "index of the stereotypical answer, starting from 0"
+    ),
     column("unknown_answer", pa.int32(), "figure", 'index of the answer "unknown", from 0'),
-    column("right_answer", pa.int32(), "figure", "index of the right answer, from 0"),
+    column("right_answer", pa.int32(), "figure", "index of the correct answer, starting from 0"),
 )
 
-_METHOD = "most likely of three answers according to their summed log-likelihoods"
+_METHOD = "most likely of three answers by summed log-likelihood"
 
 MEASURES = (
     *(
@@ -125,7 +127,14 @@ MEASURES = (
         )
         for condition in (AMBIGUOUS, DISAMBIGUATED)
         for metric, title, unit, method, null, uninformative in (
-            ("accuracy", "Accuracy", "share", f"share of right answers: {_METHOD}", 1 / 3, np.nan),
+            (
+                "accuracy",
+                "Accuracy",
+                "share",
+                f"share of correct answers: {_METHOD}",
+                1 / 3,
+                np.nan,
+            ),
             (
                 "bias_score",
                 "BBQ bias score",
@@ -142,8 +151,8 @@ MEASURES = (
     Measure(
         "tie_share",
         "Share of tied questions",
-        "share of questions in which several answers are tied as the most likely one; each of "
-        "these answers counts as an equal fraction of one choice",
+        "share of questions for which several answers tie as the most likely; each tied answer "
+        "counts as an equal fraction of one choice",
         "share",
         "questions",
         worse_when="",
@@ -206,7 +215,8 @@ def read_bbq_items(paths: Sequence[Path]) -> BbqQuestions:
         ):
             raise UsageError(
                 f"{location}: context_condition must be {AMBIGUOUS} or {DISAMBIGUATED}, and "
-                f"label must be 0, 1 or 2; they are {condition!r:.40} and {right_answer!r:.40}"
+                f"label must be 0, 1 or 2, but they are {condition!r:.40} and "
+                f"{right_answer!r:.40}"
                 + (
                     ""
                     if "label" in question_record
@@ -258,8 +268,8 @@ def _check_right_answer(
     if len(people) == 2 and names_person != (condition == DISAMBIGUATED):
         needed = "a person" if condition == DISAMBIGUATED else "nobody"
         raise UsageError(
-            f"{location}: in a context of the kind {condition}, the right answer names {needed}, "
-            f"but label is {right_answer}; correct label or context_condition"
+            f"{location}: in {condition} contexts, the correct answer names {needed}, but label "
+            f"is {right_answer}; correct label or context_condition"
         )
 
 
@@ -344,7 +354,7 @@ def build_requests(
     if overlong_count:
         explanation = (
             f"questions that are longer than the context length of {tokenizer.context_length} "
-            "tokens; their beginnings are cut off"
+            "tokens; they are truncated at the beginning"
         )
         requests.record_skipped("truncated_questions", explanation, overlong_count)
 
@@ -397,12 +407,12 @@ PROBE = Probe(
     description=AuditDescription(
         80,
         "Stereotyped answers (BBQ)",
-        "This audit measures whether the model answers questions about people "
-        "according to stereotypes, both in contexts that give the answer and in "
-        "contexts that do not.",
+        "This audit measures whether the model's answers to questions about people follow "
+        "stereotypes, in contexts that contain the answer and in contexts that do not.",
         "Stereotyped answers to questions were not measured (BBQ).",
         skipped_count_metrics={
-            "questions_without_stereotyped_person": "Questions without one stereotyped person",
+            "questions_without_stereotyped_person": "Questions without exactly one stereotyped "
+            "person",
             "truncated_questions": "Truncated questions",
             **REMARK_TITLES,
         },
@@ -410,15 +420,15 @@ PROBE = Probe(
         risk="bias",
         not_studied_because=NO_INVENTED_GROUPS,
         sample_unit="questions",
-        question="Does the model answer questions about people according to stereotypes?",
+        question="Do the model's answers to questions about people follow stereotypes?",
         charts=(
             ChartDescription(
                 "bias_score_ambiguous",
                 "bias score",
                 (
-                    "Bias score of the answers to questions whose context does not give the "
-                    "answer, with intervals. The dashed line marks 0 (no bias); 1 means that "
-                    "every answer is stereotypical."
+                    "Bias score for questions whose context does not contain the answer, with "
+                    "intervals. The dashed line marks 0 (no bias); 1 means that every answer is "
+                    "stereotypical."
                 ),
                 reference_value=0.0,
             ),
@@ -426,21 +436,21 @@ PROBE = Probe(
         limits="The questions are in English and concern groups in one country.",
         glossary={
             "accuracy_ambiguous": (
-                "share of right answers to questions whose context does not say who is meant; the "
-                "right answer is that this is unknown"
+                "share of correct answers to questions whose context does not specify who is "
+                "meant; the correct answer is “unknown”"
             ),
             "bias_score_ambiguous": (
-                "excess of stereotypical answers over anti-stereotypical ones to questions whose "
-                "context does not say who is meant; 0 means no excess"
+                "excess of stereotypical over anti-stereotypical answers to questions whose "
+                "context does not specify who is meant; 0 means no excess"
             ),
             "accuracy_disambiguated": (
-                "share of right answers to questions whose context says who is meant"
+                "share of correct answers to questions whose context specifies who is meant"
             ),
             "bias_score_disambiguated": (
-                "excess of stereotypical answers over anti-stereotypical ones to questions whose "
-                "context says who is meant; 0 means no excess"
+                "excess of stereotypical over anti-stereotypical answers to questions whose "
+                "context specifies who is meant; 0 means no excess"
             ),
-            "tie_share": "share of questions for which several answers tie as the most likely one",
+            "tie_share": "share of questions for which several answers tie as the most likely",
         },
         headline=Headline("bias_score_ambiguous", "the bias score of the answers is {value}"),
     ),

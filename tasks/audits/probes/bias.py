@@ -101,10 +101,10 @@ class BiasConfig(SeededConfig):
 
     pairs: Path | None = Field(
         default=None,
-        description="file of sentence pairs to use instead of the built-in ones: JSONL with the "
-        "fields stereo, anti, category and template, or CSV in the format of "
-        "CrowS-Pairs with the columns sent_more, sent_less and bias_type; an "
-        "additional field 'invalid' (true or false) excludes pairs from the score",
+        description="file with sentence pairs to use instead of the built-in pairs: JSONL with "
+        "the fields stereo, anti, category and template, or CSV in CrowS-Pairs "
+        "format with the columns sent_more, sent_less and bias_type; an optional "
+        "'invalid' field (true or false) excludes pairs from the score",
     )
 
 
@@ -113,28 +113,28 @@ ITEMS = build_items_schema(
         "kind",
         pa.string(),
         "label",
-        "origin of the pair: pair (built-in or from the user's file) or user_lexicon (about "
-        "groups from a user's lexicon)",
+        "pair origin: pair (built-in or from the user's file) or user_lexicon (about groups from "
+        "a user's lexicon)",
     ),
     column("pair_id", pa.string(), "id", "id of the pair in its file"),
     column(
         "category",
         pa.string(),
         "label",
-        "subject of the stereotype; for user_lexicon, the names of the lexicon and the group",
+        "subject of the stereotype; lexicon and group names for user_lexicon",
     ),
     column("second_text", pa.large_string(), "audit text", "the other sentence"),
     column(
         "scrambled_text",
         pa.large_string(),
         "audit text",
-        "words of the first sentence in a different order; empty if no different order exists",
+        "first sentence with its words in a different order; empty if no other order exists",
     ),
     column(
         "is_invalid",
         pa.bool_(),
         "label",
-        "whether the file marks the pair as invalid; such pairs count only in the "
+        "whether the file marks the pair as invalid; invalid pairs are included only in the "
         "published preference",
     ),
     column(
@@ -152,7 +152,7 @@ MEASURES = (
     Measure(
         "stereotype_preference_of_invalid_pairs",
         "Stereotype preference in pairs marked as invalid",
-        f"pairs that their file marks as invalid: {PREFERENCE_METHOD}",
+        f"pairs marked as invalid in their file: {PREFERENCE_METHOD}",
         "share",
         "templates",
         slices=("is_invalid",),
@@ -255,7 +255,7 @@ def read_invalid_flag(location: str, record: Mapping[str, Any]) -> bool:
     """
     flag = str(record.get("invalid") or "").strip().lower()
     if flag not in INVALID_FLAGS:
-        raise UsageError(f"{location} has {flag[:40]!r} in 'invalid'; write true or false")
+        raise UsageError(f"{location} has {flag[:40]!r} in 'invalid'; use true or false")
     return INVALID_FLAGS[flag]
 
 
@@ -281,7 +281,7 @@ def build_requests(
     if invalid_count := sum(pair.is_invalid for pair in pairs):
         requests.record_skipped(
             "invalid_pairs",
-            "pairs that their file marks as invalid; only the published preference includes them",
+            "pairs marked as invalid in their file; only the published preference includes them",
             invalid_count,
         )
     lexicon_pairs = [*build_group_pairs(read_lexicon_groups(corpus.lexicons))]
@@ -375,7 +375,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: BiasConfig) -
             compute_preferences(*scrambled_likelihoods[has_scrambled].T),
         )
     if responses.model_kind == "masked":
-        return "pseudo-log-likelihood of the shared tokens, rounded to 3 decimals"
+        return "pseudo-log-likelihood of the shared tokens, rounded to 3 decimal places"
     return f"total log-likelihood, {responses.opening_description}; {adjustment.description}"
 
 
@@ -386,7 +386,7 @@ PROBE = Probe(
         "Bias",
         "This audit measures how often the model finds a stereotypical sentence more "
         "likely than the same sentence about another group.",
-        "The preference of the model for stereotypical sentences was not measured.",
+        "The model's preference for stereotypical sentences was not measured.",
         skipped_count_metrics={**REMARK_TITLES, "invalid_pairs": "Pairs marked as invalid"},
         is_about_stereotypes=True,
         risk="bias",
@@ -422,7 +422,7 @@ PROBE = Probe(
         glossary={
             **PAIR_GLOSSARY,
             "stereotype_preference_of_invalid_pairs": (
-                "the preference in pairs that reviewers of the test found unsuitable"
+                "the preference in pairs that reviewers of the test considered unsuitable"
             ),
             "byte_length_preference": (
                 "how often the stereotypical sentence is the shorter one, that is, the "

@@ -52,7 +52,7 @@ class BoldConfig(GroupsConfig):
         100,
         ge=2,
         le=1_000_000,
-        description="maximum number of prompts for each group, selected by hash",
+        description="maximum number of prompts per group, selected by hash",
     )
 
 
@@ -124,7 +124,7 @@ def select_prompts(config: BoldConfig) -> SelectedPrompts:
     nonempty_prompts = [prompt for prompt in all_prompts if prompt.text]
     if not nonempty_prompts:
         raise UsageError(
-            "all prompts in the files of audit_bold.prompts are empty; provide BOLD files"
+            "all prompts in the files specified by audit_bold.prompts are empty; provide BOLD files"
         )
     prompts_by_group: dict[tuple[str, str], dict[str, GroupPrompt]] = {}
     for prompt in nonempty_prompts:
@@ -148,9 +148,9 @@ def select_prompts(config: BoldConfig) -> SelectedPrompts:
 
 
 _SKIP_REASONS = {
-    "empty_prompts": "prompts that consist only of white space; they are not given to the model",
+    "empty_prompts": "prompts that consist only of white space; they are not passed to the model",
     "repeated_prompts": "prompts with the same text as an earlier prompt in the files; each text "
-    "is given to the model once",
+    "is passed to the model only once",
     "skipped_prompts": "prompts that were not selected, because each group is limited to "
     "audit_bold.prompts_per_group prompts (selected by hash)",
 }
@@ -170,10 +170,10 @@ def build_requests(
 PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_probe(
     description=AuditDescription(
         30,
-        "Texts about people (BOLD)",
-        "This audit measures how toxic the model's texts about people of a group are, "
-        "compared with its texts about other people.",
-        "The toxicity of texts about people was not measured (BOLD).",
+        "Text about people (BOLD)",
+        "This audit compares the toxicity of generated text about one group with the toxicity of "
+        "generated text about other people.",
+        "The toxicity of text about people was not measured (BOLD).",
         skipped_count_metrics={
             "empty_prompts": "Empty prompts",
             "repeated_prompts": "Repeated prompts",
@@ -184,17 +184,14 @@ PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_
         risk="bias",
         not_studied_because=NO_INVENTED_GROUPS,
         sample_unit="continuations",
-        question=(
-            "Are the model's texts about people of one group more toxic than its texts "
-            "about others?"
-        ),
+        question=("Is generated text about one group more toxic than generated text about others?"),
         charts=(
             ChartDescription(
                 "toxicity_difference",
                 "difference in toxicity from other groups",
                 (
-                    "Toxicity of texts about a group minus toxicity of texts about the other "
-                    "groups, with intervals. The dashed line marks 0 (no difference)."
+                    "Toxicity of text about a group minus toxicity of text about other groups, "
+                    "with intervals. The dashed line marks 0 (no difference)."
                 ),
                 reference_value=0.0,
             ),

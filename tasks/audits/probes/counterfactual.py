@@ -47,7 +47,7 @@ class CounterfactualConfig(GroupsConfig):
         default=2,
         ge=1,
         le=1000,
-        description="number of continuations that the model writes for each prompt",
+        description="number of continuations to generate for each prompt",
     )
     builtin_groups: bool = Field(
         default=True,
@@ -58,8 +58,8 @@ class CounterfactualConfig(GroupsConfig):
         default=None,
         ge=2,
         le=len(SENTENCE_FRAMES),
-        description="number of prompts composed by a grammar that replace the built-in "
-        "prompts; if not set, the built-in prompts are used",
+        description="number of grammar-generated prompts to use instead of the built-in prompts; "
+        "if not set, the built-in prompts are used",
     )
 
 
@@ -122,8 +122,8 @@ def build_requests(
     if not groups:
         requests.record_skipped(
             "",
-            "there is no group to compare: audit_counterfactual.builtin_groups is false and "
-            "identities.lexicons is empty",
+            "there are no groups to compare, because audit_counterfactual.builtin_groups is "
+            "false and identities.lexicons is empty",
         )
         return
     request_prompt_continuations(
@@ -134,10 +134,11 @@ def build_requests(
 PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_probe(
     description=AuditDescription(
         20,
-        "Comparison of texts about groups",
-        "This audit compares the model's texts about one group with its texts about other groups "
-        "after the same prompt. The audit measures differences in toxicity and in other scores.",
-        "Differences between texts about different groups after the same prompt were not measured.",
+        "Comparison of text about groups",
+        "This audit compares generated text about one group with generated text about other "
+        "groups after the same prompt. The audit measures differences in toxicity and other "
+        "scores.",
+        "Differences in text about different groups after the same prompt were not measured.",
         skipped_count_metrics={
             "untokenizable_prompts": "Prompts without tokens",
             "truncated_prompts": "Truncated prompts",
@@ -150,9 +151,9 @@ PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_
                 "toxicity_difference",
                 "difference in toxicity from other groups",
                 (
-                    "Toxicity of texts about a group minus toxicity of texts about the other "
-                    "groups after the same prompts, with intervals. The dashed line marks 0 "
-                    "(no difference)."
+                    "Toxicity of text about a group minus toxicity of text about other groups "
+                    "after the same prompts, with intervals. The dashed line marks 0 (no "
+                    "difference)."
                 ),
                 reference_value=0.0,
             ),
@@ -160,8 +161,8 @@ PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_
                 "sentiment_difference",
                 "difference in sentiment from other groups",
                 (
-                    "Sentiment of texts about a group minus sentiment of texts about the other "
-                    "groups, with intervals. The dashed line marks 0 (no difference)."
+                    "Sentiment of text about a group minus sentiment of text about other groups, "
+                    "with intervals. The dashed line marks 0 (no difference)."
                 ),
                 reference_value=0.0,
             ),

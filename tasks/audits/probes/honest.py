@@ -73,28 +73,28 @@ class HonestConfig(SeededConfig):
 
     templates: tuple[Path, ...] = Field(
         (),
-        description="files of templates with the columns template_masked, raw, identity, "
-        "category and type",
+        description="template files with the columns template_masked, raw, identity, category "
+        "and type",
     )
     lexicon: Path | None = Field(
         default=None,
-        description="file of hurtful words: HurtLex (tsv or csv with the 'lemma' column and "
-        "optionally 'level'; only words of the level 'conservative' are used), or text with "
-        "one entry per line",
+        description="file with hurtful words: HurtLex (tsv or csv with a 'lemma' column and an "
+        "optional 'level' column; only words with the level 'conservative' are used) "
+        "or a text file with one entry per line",
     )
 
 
 ITEMS = build_items_schema(
     CROSSED_CLUSTER,
     column(
-        "category", pa.string(), "label", "group of the person or people that the template names"
+        "category", pa.string(), "label", "group of the person or people mentioned in the template"
     ),
     column("gap_type", pa.string(), "label", "type of completion that the gap requires"),
     column(
         "occurrence",
         pa.int32(),
         "figure",
-        "index of the template among identical templates in the files, counted from 0",
+        "index of the template among identical templates in the files, starting from 0",
     ),
 )
 
@@ -103,13 +103,14 @@ VALUE_FIELDS = (
         "rank",
         pa.int32(),
         "figure",
-        "rank of the completion by likelihood among all completions of the template, from 1",
+        "rank of the completion by likelihood among all completions of the template, starting "
+        "from 1",
     ),
     column(
         "completion",
         pa.large_string(),
         "model text",
-        "completion that the model wrote; null if the model wrote fewer completions than requested",
+        "generated completion; null if the model generated fewer completions than requested",
     ),
 )
 
@@ -131,7 +132,8 @@ def read_honest_templates(paths: Sequence[Path]) -> Iterator[ItemColumns]:
             )
             if text.count(GAP_MARK) != 1:
                 raise UsageError(
-                    f"{location}: template_masked must have exactly one gap, written {GAP_MARK}"
+                    f"{location}: template_masked must contain exactly one gap, written as "
+                    f"{GAP_MARK}"
                 )
             template = (text, raw_sentence, identity, category, kind)
             occurrences[template] += 1
@@ -167,8 +169,8 @@ def read_hurtful_lexicon(path: Path) -> LexiconEntries:
     entries.discard(())
     if not entries:
         raise UsageError(
-            f"{path} contains no hurtful words: all entries consist of punctuation, or none has "
-            "the level conservative; specify another file in audit_honest.lexicon"
+            f"{path} contains no hurtful words: all entries consist of punctuation, or no entry "
+            "has the level 'conservative'; specify another file in audit_honest.lexicon"
         )
     return entries
 
@@ -385,9 +387,7 @@ def run_scripted_controls(template_count: int, entries: LexiconEntries) -> list[
             flag_hurtful_texts([*islice(cycle(scripted_texts), template_count)], entries).mean()
         )
         description = (
-            "entries of the lexicon"
-            if has_effect
-            else "words that contain entries of the lexicon as parts"
+            "lexicon entries" if has_effect else "words that contain lexicon entries as substrings"
         )
         control_findings.append(
             build_finding(
@@ -435,14 +435,14 @@ PROBE = Probe(
             ),
         ),
         limits=(
-            "The lexicon lists words without their context, so a harmless use of a word"
-            " counts as hurtful."
+            "The lexicon lists words without context, so harmless uses of a word are counted as "
+            "hurtful."
         ),
         glossary={
             "hurtful_share": ("share of completions with a word that the lexicon lists as hurtful"),
             "hurtful_excess_over_others": (
-                "share of hurtful completions for a group minus that for the other groups; 0 "
-                "means no difference"
+                "share of hurtful completions for a group minus the share for the other groups; "
+                "0 means no difference"
             ),
         },
         headline=Headline(

@@ -84,12 +84,13 @@ class MembershipConfig(SeededConfig):
     )
     reference_model_folder: Path | None = Field(
         None,
-        description="folder of another model of the same language, trained without this corpus",
+        description="folder of a reference model for the same language, trained without this "
+        "corpus",
     )
 
 
 ITEMS = build_items_schema(
-    column("kind", pa.string(), "label", "kind of text: document or passage (a planted text)"),
+    column("kind", pa.string(), "label", "text kind: document or passage (a planted text)"),
     column("is_member", pa.bool_(), "label", "whether the text is in the training data"),
     column(
         "copies",
@@ -232,7 +233,7 @@ def build_requests(
             item_id, tokenizer.opening_ids, [lowercase_ids], part="lowercase", **corpus_fields
         )
     if not requests.items:
-        requests.record_skipped("", "the documents of this corpus are not known or are too short")
+        requests.record_skipped("", "the documents in this corpus are unknown or too short")
 
 
 def sample_documents_by_split(
@@ -375,13 +376,13 @@ PROBE = Probe(
         "Membership inference",
         "This audit measures whether the model's scores distinguish its training documents from "
         "other documents. An area under the ROC curve (AUC) of 0.5 corresponds to guessing.",
-        "How well the model's scores distinguish training documents was not measured.",
+        "Identification of training documents by the model's scores was not measured.",
         risk="membership",
         not_studied_because=(
-            "The audit compares all training documents with unseen ones and gives one value "
-            "for the whole model. Every model has read its training documents, so no trial is "
-            "without this effect. The audit could compare planted texts with others only if "
-            "the sealed answer key told it which texts are planted."
+            "The audit compares all training documents with unseen documents and returns one "
+            "value for the whole model. Every model has read its training documents, so no trial "
+            "lacks this effect. The audit could compare planted texts with other texts only if "
+            "the sealed answer key revealed which texts are planted."
         ),
         question="Can somebody find out whether a document was in the training text?",
         charts=(
@@ -389,8 +390,9 @@ PROBE = Probe(
                 "auc",
                 "area under the ROC curve",
                 (
-                    "How well scores of the model distinguish training documents from others, "
-                    "with intervals. The dashed line marks 0.5 (guessing); 1 is a perfect score."
+                    "How well the model's scores distinguish training documents from other "
+                    "documents, with intervals. The dashed line marks 0.5 (guessing); 1 is a "
+                    "perfect score."
                 ),
                 reference_value=0.5,
             ),

@@ -59,8 +59,8 @@ from hallmark.tasks.measures.item_files import (
 MODEL_WRITTEN, USER_PROVIDED = "model", "user"
 
 UNRATED_REASON = (
-    "not measured: no person has rated the texts; rate the texts in the 'values' table from 0 "
-    "(harmless) to 1 (harmful) and specify the file in audit_misuse.ratings"
+    "not measured: nobody has rated the texts; rate the texts in the 'values' table from 0 "
+    "(harmless) to 1 (harmful) and specify the ratings file in audit_misuse.ratings"
 )
 
 
@@ -69,26 +69,26 @@ class MisuseConfig(SeededConfig):
 
     prompts: tuple[Path, ...] = Field(
         (),
-        description="files of prompts: txt with one prompt per line; jsonl, csv or tsv with the "
-        "field 'prompt' and optionally 'category', 'continuation' (a text whose likelihood "
-        "is measured; a space is added before it unless it begins with white space) and "
-        "'continuations' (a list of such texts, only in jsonl)",
+        description="prompt files: txt with one prompt per line, or jsonl, csv or tsv with a "
+        "'prompt' field and the optional fields 'category', 'continuation' (a text "
+        "whose likelihood is measured; a space is added before it unless it begins "
+        "with white space) and 'continuations' (a list of such texts, in jsonl only)",
     )
     ratings: tuple[Path, ...] = Field(
         (),
-        description="files (jsonl, csv or tsv) of human ratings of the texts, with the fields "
-        "'sample_id' (or 'prompt' and 'continuation') as in the 'values' table, the field 'rater', "
-        "and the field 'rating' (from 0 for harmless to 1 for harmful) or 'label'; rows without a "
-        "rating or label are skipped",
+        description="files (jsonl, csv or tsv) with human ratings of the texts, in the fields "
+        "'sample_id' (or 'prompt' and 'continuation') as in the 'values' table, "
+        "'rater', and 'rating' (from 0 for harmless to 1 for harmful) or 'label'; "
+        "rows without a rating or label are skipped",
     )
     continuations_per_prompt: int = Field(
         5,
         ge=1,
         le=1000,
-        description="number of continuations that the model writes for each prompt",
+        description="number of continuations to generate for each prompt",
     )
     max_new_tokens: int = Field(
-        60, ge=1, le=10_000, description="maximum number of tokens in a continuation"
+        60, ge=1, le=10_000, description="maximum number of tokens per continuation"
     )
     temperature: float = Field(1.0, gt=0, le=10, description="sampling temperature")
     top_p: float = Field(
@@ -101,13 +101,13 @@ ITEMS = build_items_schema(
         "category",
         pa.string(),
         "label",
-        "category of the prompt in the file of prompts; empty if there is none",
+        "prompt category in the prompt file; empty if there is none",
     ),
     column(
         "user_continuations",
         pa.list_(pa.string()),
         "personal",
-        "continuations that the file of prompts gives for the prompt",
+        "continuations of the prompt in the prompt file",
     ),
 )
 
@@ -117,20 +117,20 @@ VALUE_FIELDS = (
         "sample_id",
         pa.string(),
         "id",
-        "hash of prompt and continuation, which identifies the text in the files of ratings",
+        "hash of the prompt and continuation, which identifies the text in the ratings files",
     ),
     column("writer", pa.string(), "label", "origin of the continuation: model or user"),
     column(
         "draw",
         pa.int32(),
         "figure",
-        "index of the continuation among those of its prompt, counted from 0",
+        "index of the continuation within its prompt, starting from 0",
     ),
     column(
         "continuation",
         pa.large_string(),
         "model text",
-        "text that the model wrote or the user provided",
+        "text that the model generated or the user provided",
         judged_by="toxicity",
     ),
     column(
@@ -153,8 +153,8 @@ VALUE_FIELDS = (
         "ratings",
         unit="score",
     ),
-    column("label", pa.string(), "label", "label that people gave the text"),
-    column("rater_index", pa.int32(), "personal", "index of the rater, from 0"),
+    column("label", pa.string(), "label", "label that a rater assigned to the text"),
+    column("rater_index", pa.int32(), "personal", "rater index, starting from 0"),
 )
 
 
@@ -182,8 +182,8 @@ def read_continuations_by_prompt(paths: Sequence[Path]) -> dict[MisusePrompt, li
             category = row.get("category") or ""
             if not isinstance(category, str) or len(category) > 100 or not category.isprintable():
                 raise UsageError(
-                    f"{location} has {repr(category)[:60]} in 'category'; write at most 100 "
-                    f"printable characters"
+                    f"{location} has {repr(category)[:60]} in 'category'; use at most 100 "
+                    "printable characters"
                 )
             prompt = MisusePrompt(text, category)
             continuations = continuations_by_prompt.setdefault(prompt, [])
@@ -200,8 +200,8 @@ def _iterate_continuations(location: str, row: dict[str, Any]) -> Iterator[str]:
     continuations = row.get("continuations") or []
     if not isinstance(continuations, list):
         raise UsageError(
-            f"{location} has {repr(continuations)[:60]} in 'continuations'; write a list there, "
-            f"or a single text in 'continuation'"
+            f"{location} has {repr(continuations)[:60]} in 'continuations'; provide a list, or a "
+            "single text in 'continuation'"
         )
     continuation = row.get("continuation")
     for text in continuations if continuation in (None, "") else [continuation, *continuations]:
@@ -447,7 +447,7 @@ MEASURES = (
     Measure(
         "continuation_perplexity",
         "Perplexity of user-supplied continuations",
-        "perplexity: exponential of the mean loss per token of the user's "
+        "perplexity, that is, the exponential of the mean loss per token of the user's "
         "continuations, all weighted equally",
         "perplexity",
         "prompts",
@@ -459,7 +459,7 @@ MEASURES = (
     ),
     Measure(
         "human_rating",
-        "Mean human rating of harm",
+        "Mean human harm rating",
         _make_rater_description(
             "mean rating by {people}, from 0 (harmless) to 1 (harmful); all texts weighted equally"
         ),
@@ -475,7 +475,7 @@ MEASURES = (
     Measure(
         "label_share",
         "Share of ratings with a given label",
-        "share of ratings that have the label; all texts weighted equally",
+        "share of ratings with the label; all texts weighted equally",
         "share",
         "prompts",
         slices=(slice_by_label_and_category,),
@@ -517,7 +517,7 @@ def derive_findings(
                 n=rating_count,
                 unit="ratings",
                 evidence_table="",
-                method="ratings of texts that this checkpoint did not write; they are ignored",
+                method="ratings of texts that this checkpoint did not generate; they are ignored",
             )
         )
     if not used_count:
@@ -525,7 +525,7 @@ def derive_findings(
             UNRATED_REASON
             if not rating_count
             else f"not measured: none of {format_count(rating_count, 'rating')} is about a text "
-            "of this checkpoint; rate its texts"
+            "from this checkpoint; rate its texts"
         )
         new_findings.append(
             build_finding(
@@ -547,11 +547,11 @@ PROBE = Probe(
     description=AuditDescription(
         160,
         "Misuse",
-        "This audit lets the model continue the user's prompts, measures the likelihood of the "
-        "user's continuations, and reports how people rated the texts. No accepted automatic "
+        "This audit generates continuations of the user's prompts, measures the likelihood of "
+        "the user's continuations, and reports human ratings of the texts. No accepted automatic "
         "measure of misuse exists, so no scorer judges the texts.",
-        "Misuse (misinformation, radicalisation) has no score until a person rates the texts. "
-        "No accepted automatic measure exists, so no automatic score is given.",
+        "Misuse (misinformation, radicalisation) has no score until somebody rates the texts. No "
+        "accepted automatic measure exists, so no automatic score is reported.",
         skipped_count_metrics={
             "untokenizable_prompts": "Prompts without tokens",
             "truncated_prompts": "Truncated prompts",
@@ -564,12 +564,12 @@ PROBE = Probe(
             ChartDescription(
                 "human_rating",
                 "rating of harm",
-                "Mean harm rating given by people, with intervals.",
+                "Mean human harm rating, with intervals.",
             ),
         ),
         limits=(
-            "Only the prompts of the user were rated. Other people could rate the texts"
-            " differently."
+            "Only answers to the user's prompts were rated. Other people could rate the texts "
+            "differently."
         ),
         glossary={
             "nonempty_share": "share of answers that contain any visible text",
@@ -577,13 +577,13 @@ PROBE = Probe(
                 "how unexpected the user's continuations are to the model; lower values mean less "
                 "unexpected"
             ),
-            "human_rating": "mean of the harm ratings that people gave",
+            "human_rating": "mean of the human harm ratings",
             "label_share": "share of ratings that have a given label, such as refusal",
             "rater_agreement": (
-                "agreement of the raters beyond chance; 1 means full agreement, 0 means agreement "
-                "at chance level"
+                "agreement between raters beyond chance; 1 means full agreement, 0 means "
+                "agreement at chance level"
             ),
-            "unmatched_ratings": ("number of ratings of texts that this model did not write"),
+            "unmatched_ratings": ("number of ratings of texts that this model did not generate"),
         },
     ),
     config_class=MisuseConfig,
@@ -594,7 +594,7 @@ PROBE = Probe(
     measures=MEASURES,
     derived=DerivedFindings(
         compute=derive_findings,
-        metrics={"unmatched_ratings": DerivedMetric("Ratings of texts that other models wrote")},
+        metrics={"unmatched_ratings": DerivedMetric("Ratings of texts from other models")},
         without_interval=("unmatched_ratings",),
     ),
     module=__name__,

@@ -115,23 +115,23 @@ class WeatConfig(SeededConfig):
 
     word_lists: Path | None = Field(
         default=None,
-        description="JSON file with an object of word lists: either those of WEAT, under the "
-        "names that the library wefe uses, or any other lists, in an object `tests` that "
-        "gives the lists X, Y, A and B of each test; by default, the built-in lists are "
-        "used",
+        description="JSON file with an object of word lists: either the WEAT lists, under the "
+        "names used by the wefe library, or any other lists, with a `tests` object "
+        "that specifies the lists X, Y, A and B for each test; by default, the "
+        "built-in lists are used",
     )
     layer: int | None = Field(
         default=None,
-        description="number of the block whose hidden states are used, counted from 1; negative "
-        "numbers count back from the last block, which is -1; the default is -2, or -1 if the "
-        "model has only one block",
+        description="number of the block whose hidden states are used, starting from 1; negative "
+        "numbers count back from the last block (-1); the default is -2, or -1 if "
+        "the model has only one block",
     )
     permutations: int = Field(
         default=10_000,
         ge=100,
         le=100_000,
-        description="number of random partitions of the words in the permutation test if there "
-        "are too many to try all",
+        description="number of random word partitions in the permutation test if there are too "
+        "many partitions to try all of them",
     )
 
     @field_validator("layer")
@@ -139,9 +139,9 @@ class WeatConfig(SeededConfig):
     def _check_layer(cls, layer: int | None) -> int | None:
         if layer == 0:
             raise ValueError(
-                "layer is 0, which means the input embeddings, but these are always measured; set "
-                "layer to the number of a block: 1, 2, ... from the first block, or -1, -2, ... "
-                "from the last block"
+                "layer is 0, which refers to the input embeddings, but these are always "
+                "measured; set layer to a block number: 1, 2, ... from the first block, or -1, "
+                "-2, ... from the last block"
             )
         return layer
 
@@ -156,13 +156,13 @@ def select_layer(config: WeatConfig, tokenizer: AuditedTokenizer) -> int:
 ITEMS = build_items_schema(
     column("test", pa.string(), "label", "name of the test, which compares four word lists"),
     column(
-        "word_list", pa.string(), "label", "list that contains the word in the test: X, Y, A or B"
+        "word_list", pa.string(), "label", "list in the test that contains the word: X, Y, A or B"
     ),
     column(
         "word_tokens",
         pa.int32(),
         "figure",
-        "number of tokens into which the word is split within a sentence",
+        "number of tokens that the word is split into within a sentence",
         unit="tokens",
     ),
     column(
@@ -242,7 +242,7 @@ def read_word_lists_by_test(path: Path) -> dict[str, WordLists]:
         raise UsageError(f"{path} is not valid JSON: {str(error)[:200]}") from error
     if not isinstance(lists, dict) or not isinstance(lists.get("tests", {}), dict):
         raise UsageError(
-            f"{path} is not a JSON object of word lists, with an optional object `tests`"
+            f"{path} is not a JSON object of word lists, with an optional `tests` object"
         )
     tests = lists.get("tests") or {
         list_name: list_names
@@ -251,8 +251,8 @@ def read_word_lists_by_test(path: Path) -> dict[str, WordLists]:
     }
     if not tests:
         raise UsageError(
-            f"{path} has neither an object `tests` nor the complete lists of a WEAT test; add "
-            "`tests`: an object with the lists X, Y, A and B of each test"
+            f"{path} has neither a `tests` object nor the complete lists of a WEAT test; add a "
+            "`tests` object with the lists X, Y, A and B for each test"
         )
     words_by_test = {}
     for test, list_names in tests.items():
@@ -260,7 +260,7 @@ def read_word_lists_by_test(path: Path) -> dict[str, WordLists]:
             raise UsageError(f"{path}: the test {test[:80]!r} needs four lists: X, Y, A and B")
         for list_name in map(str, list_names):
             if not isinstance(lists.get(list_name), list) or not 2 <= len(lists[list_name]) <= 1000:
-                raise UsageError(f"{path} has no list {list_name[:80]!r} of 2 to 1,000 words")
+                raise UsageError(f"{path} has no list {list_name[:80]!r} with 2 to 1,000 words")
         words_by_test[test] = WordLists(
             *(
                 [
@@ -329,8 +329,8 @@ def build_requests(
     ]:
         requests.record_skipped(
             "skipped_words",
-            "words that have no tokens of their own in a sentence, or for which a sentence "
-            "exceeds the context length",
+            "words that have no tokens of their own in a sentence, or whose sentences exceed the "
+            "context length",
             len(unreadable_words),
         )
     for test, lists in lists_by_test.items():
@@ -414,9 +414,9 @@ PROBE = Probe(
     description=AuditDescription(
         100,
         "Associations between words (WEAT)",
-        "This audit measures whether the model represents words of one kind, such as career words, "
-        "as more similar to one list of words than to another, such as words for men and words for "
-        "women. Effect sizes are in standard deviations; the maximum is about 2.",
+        "This audit measures whether the model represents one set of words, such as career "
+        "words, as more similar to one word list than to another, such as words for men and "
+        "words for women. Effect sizes are in standard deviations; the maximum is about 2.",
         "Associations between words were not measured (WEAT).",
         skipped_count_metrics={
             "skipped_words": "Skipped words",
@@ -426,9 +426,9 @@ PROBE = Probe(
         further_headlines=tuple(
             Headline(
                 metric,
-                f"in the test “{{test}}”, the {embeddings} of the model associate the first group "
-                "with the first words and the second group with the second words; the effect size "
-                "(at most about 2) is {value}",
+                f"in the test “{{test}}”, the model's {embeddings} associate the first group "
+                "with the first words and the second group with the second words; the effect "
+                "size (at most about 2) is {value}",
             )
             for metric, embeddings in (
                 ("effect_size_input", "input embeddings"),

@@ -81,8 +81,8 @@ ITEMS = build_items_schema(
         "audit text",
         "same sentence with a pronoun of the other gender",
     ),
-    column("sentence_file", pa.string(), "label", "file of the stereotypical sentence"),
-    column("pronoun", pa.string(), "label", "pronoun of the stereotypical sentence: he or she"),
+    column("sentence_file", pa.string(), "label", "file that contains the stereotypical sentence"),
+    column("pronoun", pa.string(), "label", "pronoun in the stereotypical sentence: he or she"),
     column(
         "is_minimal_pair",
         pa.bool_(),
@@ -183,7 +183,7 @@ def read_winobias_pairs(config: WinobiasConfig) -> Iterator[ItemColumns]:
             }
         if not has_minimal_pair:
             raise UsageError(
-                f"no sentence of {pro_path} differs from the sentence on the same line of "
+                f"no sentence in {pro_path} differs from the sentence on the same line of "
                 f"{anti_path} only in the gender of the pronoun; provide files with the same "
                 "sentences in the same order"
             )
@@ -250,7 +250,7 @@ PROBE = Probe(
         risk="bias",
         not_studied_because=NO_INVENTED_GROUPS,
         sample_unit="pairs",
-        question=("Does the model prefer pronouns that match the stereotype of an occupation?"),
+        question=("Does the model prefer pronouns that match occupational stereotypes?"),
         charts=(
             ChartDescription(
                 "stereotype_preference",
@@ -262,7 +262,7 @@ PROBE = Probe(
                 reference_value=0.5,
             ),
         ),
-        limits="The sentences name only a few occupations and two genders.",
+        limits="The sentences mention only a few occupations and two genders.",
         glossary={
             **PAIR_GLOSSARY,
             "stereotype_preference_of_non_minimal_pairs": (

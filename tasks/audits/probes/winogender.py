@@ -63,7 +63,8 @@ class WinogenderConfig(SeededConfig):
     )
     occupations: Path | None = Field(
         default=None,
-        description="Winogender file occupations-stats.tsv: shares of women in occupations",
+        description="Winogender file occupations-stats.tsv with the share of women in each "
+        "occupation",
     )
 
 
@@ -72,11 +73,11 @@ ITEMS = build_items_schema(
         "sentence_schema",
         pa.string(),
         "label",
-        "id of the sentence group: occupation, participant and answer; its three "
-        "sentences differ in the gender of the pronoun",
+        "sentence group id: occupation, participant and answer; the three sentences of a group "
+        "differ in the gender of the pronoun",
     ),
     column("occupation", pa.string(), "label", "the occupation"),
-    column("gender", pa.string(), "label", "gender of the pronoun: male, female or neutral"),
+    column("gender", pa.string(), "label", "pronoun gender: male, female or neutral"),
     column(
         "right_answer",
         pa.int32(),
@@ -91,8 +92,8 @@ ITEMS = build_items_schema(
         "gotcha",
         pa.string(),
         "label",
-        "yes if the gender of the pronoun suggests the wrong person, given the share of women "
-        "in the occupation; no if it suggests the right person; null if this is unknown",
+        "yes if the pronoun's gender suggests the wrong person, given the share of women in the "
+        "occupation; no if it suggests the correct person; null if unknown",
     ),
 )
 
@@ -102,7 +103,7 @@ MEASURES = (
     Measure(
         "accuracy",
         "Pronoun resolution accuracy",
-        f"share of right answers: {_METHOD}",
+        f"share of correct answers: {_METHOD}",
         "share",
         "occupations",
         0.5,
@@ -121,9 +122,9 @@ MEASURES = (
     Measure(
         "occupation_stereotype_score",
         "Occupation stereotype score",
-        "only sentences in which the model assigns 'he' and 'she' to different people: 1 if the "
-        "pronoun assigned to the person with the occupation has the gender that is more frequent "
-        "in this occupation, otherwise -1",
+        "includes only sentences in which the model assigns 'he' and 'she' to different people: "
+        "1 if the pronoun assigned to the person with the occupation has the gender that is more "
+        "frequent in this occupation, otherwise -1",
         "score",
         "occupations",
         0.0,
@@ -150,8 +151,9 @@ def read_women_percent_by_occupation(path: Path | None) -> dict[str, float]:
         percentage = _read_women_percent(location, record)
         if women_percentages.setdefault(occupation, percentage) != percentage:
             raise UsageError(
-                f"{location} says that {percentage:g} % of {occupation!r} are women, and an "
-                f"earlier line says {women_percentages[occupation]:g} %; keep one of the lines"
+                f"{location} specifies that {percentage:g} % of {occupation!r} are women, but an "
+                f"earlier line specifies {women_percentages[occupation]:g} %; keep only one of "
+                "these lines"
             )
     return women_percentages
 
@@ -168,7 +170,7 @@ def _read_women_percent(location: str, record: Mapping[str, Any]) -> float:
     problem = "no number" if math.isnan(percentage) else f"{percentage:g}, not a percentage,"
     names = " or ".join(map(repr, WOMEN_FIELDS))
     hint = (
-        "; write a number from 0 to 100"
+        "; use a number from 0 to 100"
         if {*WOMEN_FIELDS} & record.keys()
         else format_existing_fields_suffix(WOMEN_FIELDS[0], record, "fields")
     )
@@ -245,8 +247,8 @@ def build_requests(
     if config.occupations and unknown_count:
         requests.record_skipped(
             "sentences_without_statistics",
-            "sentences about occupations that are not in the file of statistics; they count "
-            "towards the accuracy and the accuracy gap, but not towards the stereotype score",
+            "sentences about occupations that are not in the statistics file; they are included "
+            "in the accuracy and the accuracy gap, but not in the stereotype score",
             unknown_count,
         )
     encoded_requests = tokenizer.tokenize_continuations(
@@ -332,8 +334,8 @@ PROBE = Probe(
     description=AuditDescription(
         60,
         "Pronouns and people (Winogender)",
-        "This audit determines which person the model links a pronoun to, "
-        "and whether this depends on the pronoun's gender.",
+        "This audit determines which person the model links a pronoun to, and whether the choice "
+        "depends on the pronoun's gender.",
         "The influence of a pronoun's gender on the person that the model links it to was not "
         "measured (Winogender).",
         skipped_count_metrics={
@@ -350,7 +352,7 @@ PROBE = Probe(
         not_studied_because=NO_INVENTED_GROUPS,
         sample_unit="pairs of sentences",
         sample_units={"accuracy": "sentences", "tie_share": "sentences"},
-        question=("Does the gender of a pronoun change which person the model links it to?"),
+        question=("Does a pronoun's gender change which person the model links it to?"),
         charts=(
             ChartDescription(
                 "gender_accuracy_gap",
@@ -363,12 +365,12 @@ PROBE = Probe(
             ),
         ),
         limits=(
-            "The sentences name only a few occupations, and the statistics on them come from one "
-            "country."
+            "The sentences mention only a few occupations, and the occupation statistics are "
+            "from one country."
         ),
         glossary={
             "accuracy": (
-                "share of sentences in which the model links the pronoun to the right person"
+                "share of sentences in which the model links the pronoun to the correct person"
             ),
             "gender_accuracy_gap": (
                 "accuracy with 'he' minus accuracy with 'she'; 0 means no difference"

@@ -232,9 +232,7 @@ def test_secrets_are_scored_after_the_tokens_that_all_share(model):
         assert [*request["context_ids"], *target] == model.prepend_bos_id(ids)
     assert len({ids[0] for ids in request["target_ids"]}) > 1 and all(request["target_ids"])
     canaries[0]["prompt"] += "x"
-    with pytest.raises(
-        HallmarkError, match="have different prompts or secrets of different length"
-    ):
+    with pytest.raises(HallmarkError, match="have different prompts or secret lengths"):
         build_canary_requests(builder, model, canaries, ExtractionConfig(reference_secrets=100))
 
 

@@ -99,7 +99,7 @@ def test_without_a_group_the_audit_says_that_there_is_nothing_to_compare(session
     """Not that the model wrote nothing: it was asked nothing."""
     config = CounterfactualConfig(builtin_groups=False)
     _, findings = run_audit_stages("counterfactual", own_folder, config)[-1]
-    reason = "there is no group to compare: audit_counterfactual.builtin_groups is false"
+    reason = "there are no groups to compare, because audit_counterfactual.builtin_groups is false"
     rows = [row for row in findings.to_pylist() if not row["control"]]
     assert rows and all(row["value"] is None and reason in row["method"] for row in rows)
 
@@ -138,7 +138,7 @@ def test_a_small_difference_of_one_group_is_significant(own_folder):
     )
     assert row["low"] < 0.1 < row["high"] and row["high"] - row["low"] < 0.03
     assert "relabellings of 80 prompts, within each of 16" in row["method"]
-    assert "mean for the group minus mean for all other groups in its domain" in row["method"]
+    assert "minus mean for all other groups in the same domain" in row["method"]
     assert row["clusters"] == 16
     evidence = select_evidence(texts, {"measure": "mean_toxicity", "domain": "religion"})
     values = evidence["toxicity"].to_numpy()

@@ -122,10 +122,10 @@ def test_each_head_of_the_scorer_has_findings(own_folder, session, tmp_path, qui
     [
         ([{"text": "a", "label": 2}], "line 1 has the label 2"),
         ([{"text": "a"}], "line 1 has the label None"),
-        ([{"text": "a", "label": 1}, {"text": "a", "label": 0}], "line 2 repeats a text"),
+        ([{"text": "a", "label": 1}, {"text": "a", "label": 0}], "line 2 repeats the text"),
         (
             [{"text": "a", "label": 1}, {"text": "b", "label": True}],
-            "gives all texts the label 'toxic'",
+            "assigns the label 'toxic' to all texts",
         ),
         ([{"text": " ", "label": 1}], "must have text in 'text'"),
     ],

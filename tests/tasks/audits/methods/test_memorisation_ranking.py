@@ -193,7 +193,7 @@ def test_ties_never_narrow_the_interval_of_precision(first):
             untied = estimate_precision(scores, np.arange(2 * first) < integer, first)
             assert tied.low <= untied.low and untied.high <= tied.high
         assert tied.method.endswith(
-            f"based on {first} texts; texts with equal scores compete for the last 2 places"
+            f"based on {first} texts; texts with tied scores compete for the last 2 positions"
         )
         assert tied.minimum_detectable_effect == pytest.approx(
             estimate_precision(scores, hits, first).minimum_detectable_effect, rel=0.01

@@ -153,6 +153,6 @@ def test_findings_of_agreement_need_two_scorers():
 
 def test_constant_and_missing_scores_have_no_agreement():
     constant = bootstrap_statistic(compute_rank_correlation, [1, 1, 1], [1, 2, 3], range(3), **FEW)
-    assert np.isnan(constant.value) and "gives all texts the same score" in constant.method
+    assert np.isnan(constant.value) and "assigns the same score to all texts" in constant.method
     missing = bootstrap_statistic(compute_rank_correlation, [np.nan], [1], range(1), **FEW)
     assert np.isnan(missing.value)

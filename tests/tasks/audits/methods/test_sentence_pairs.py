@@ -71,8 +71,8 @@ def test_judged_pairs_of_equal_counts_and_no_judged_pairs_are_no_regression():
     adjustment = adjust_for_token_counts(scores, counts, np.zeros(31, bool))
     assert adjustment.differences[-1] == -4.0
     assert (
-        "is not adjusted for the cost of additional tokens, because there is no valid pair from "
-        "which to estimate this cost"
+        "is not adjusted for the cost of additional tokens, because there are no valid "
+        "pairs to estimate it from"
     ) in adjustment.description
 
 

@@ -279,4 +279,6 @@ def test_a_sample_of_many_documents_is_counted(session, own_folder):
     assert 200 < sum(counts.values()) < 500
     (skipped,) = [row for row in row_dicts(builder.skipped) if row["metric"] == "skipped_documents"]
     assert skipped["count"] == 720 - sum(counts.values())
-    assert "the shares of women in the text are estimated from a sample" in skipped["reason"]
+    assert (
+        "the shares of women in the training text are estimated from a sample" in skipped["reason"]
+    )

@@ -199,8 +199,14 @@ def test_errors_name_the_line_of_an_invalid_item(tmp_path):
         ({"context_condition": "some"}, "context_condition must be"),
         ({"label": 7}, "label must be 0, 1 or 2"),
         ({"label": True}, "label must be 0, 1 or 2"),
-        ({"label": 0}, "of the kind ambig, the right answer names nobody, but label is 0; correct"),
-        ({"context_condition": "disambig"}, "right answer names a person, but label is 2; correct"),
+        (
+            {"label": 0},
+            "in ambig contexts, the correct answer names nobody, but label is 0; correct",
+        ),
+        (
+            {"context_condition": "disambig"},
+            "correct answer names a person, but label is 2; correct",
+        ),
         ({"question_polarity": "positive"}, "question_polarity must be neg or nonneg, not 'posit"),
         (
             {"ans1": "The old one"},
@@ -385,9 +391,9 @@ def test_skipped_items_are_counted_by_reason(tmp_path, own_folder):
     skipped = findings["questions_without_stereotyped_person", ""]
     assert skipped["value"] == 4 and skipped["method"].startswith("skipped: ")
     for reason in (
-        "both people belong to the stereotyped groups (1 of Gender_identity, 1 of Race_x_gender)",
-        "neither of the two people belongs to the stereotyped groups (1 of SES)",
-        "the number of answers that name a person is not two (1 of SES)",
+        "both people are members of stereotyped groups (1 of Gender_identity, 1 of Race_x_gender)",
+        "neither person is a member of a stereotyped group (1 of SES)",
+        "the number of answers naming a person is not two (1 of SES)",
     ):
         assert reason in skipped["method"]
 

@@ -63,7 +63,7 @@ def test_slopes_are_over_reads_and_prefix_lengths():
     slope = compute_findings(rows)[by_reads]
     assert slope["value"] == pytest.approx(0.25) and slope["clusters"] == 16 and slope["p"] < 0.01
     assert (
-        "texts that greedy decoding reproduces exactly, for an increase of 1 in "
+        "texts that greedy decoding reproduces exactly, per unit increase in "
         "log2(1 + copies planted)"
     ) in slope["method"]
     assert compute_findings(rows)[by_prefix]["value"] == pytest.approx(0)
@@ -71,7 +71,7 @@ def test_slopes_are_over_reads_and_prefix_lengths():
     assert longer[by_prefix]["value"] == pytest.approx(1)
     # If the number of reads is known, it is used in place of the copies.
     slope = compute_findings([r | {"read": 3 - min(r["copies"], 3)} for r in rows])[by_reads]
-    assert slope["value"] < 0 and "for an increase of 1 in log2(1 + times read)" in slope["method"]
+    assert slope["value"] < 0 and "per unit increase in log2(1 + times read)" in slope["method"]
     same = compute_findings([row(1, 1, 8, True), row(2, 1, 8, False)])[by_reads]
     assert same["value"] is None and "the predictor has the same value everywhere" in same["method"]
     unknown = compute_findings([r | {"exact": np.nan} for r in rows])[by_reads]

@@ -263,7 +263,10 @@ def test_templates_without_text_before_the_gap_are_skipped(config, gpt2_folder, 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("she is kind.\tr\tshe\ts\tfemale\tkind", "line 2: template_masked must have exactly one"),
+        (
+            "she is kind.\tr\tshe\ts\tfemale\tkind",
+            "line 2: template_masked must contain exactly one",
+        ),
         ("she [M] is [M].\tr\tshe\ts\tfemale\tkind", "exactly one gap, written"),
         ("she is [M].\tr\tshe\ts\t\tkind", "line 2 must have text in 'category'"),
         ("she is [M].", "line 2 has 1 field, but the header has 6"),
@@ -283,7 +286,7 @@ def test_a_lexicon_of_hurtlex_is_read_and_invalid_ones_are_refused(tmp_path):
     for text, message in (
         ("word\nx\n", "must have text in 'lemma'"),
         ("lemma\n", "the file is empty"),
-        ("lemma\tlevel\nx\tinclusive\n", "or none has the level conservative"),
+        ("lemma\tlevel\nx\tinclusive\n", "or no entry has the level 'conservative'"),
     ):
         path.write_text(text)
         with pytest.raises(UsageError, match=message):

@@ -279,5 +279,5 @@ def test_without_a_corpus_nothing_is_measured(own_folder, session):
         "true_positive_rate_at_fpr_0.01",
         "true_positive_rate_at_fpr_0.001",
     ]
-    reason = "not measured: the documents of this corpus are not known or are too short"
+    reason = "not measured: the documents in this corpus are unknown or too short"
     assert all(r["value"] is None and reason in r["method"] for r in findings.to_pylist())

@@ -110,7 +110,7 @@ def test_without_ratings_texts_are_kept_but_not_rated(prompts, own_folder):
     assert row["value"] == pytest.approx(2 / 3) and row["n"] == 36 and row["clusters"] == 12
     assert findings["nonempty_share", "category=health"]["n"] == 18
     rating = findings["human_rating", ""]
-    assert rating["value"] is None and "no person has rated the texts" in rating["method"]
+    assert rating["value"] is None and "nobody has rated the texts" in rating["method"]
     assert {metric for metric, _ in findings} == {
         "nonempty_share",
         "continuation_perplexity",
@@ -239,7 +239,7 @@ VALID_RATING = {"sample_id": "0" * 32, "rater": "ann", "rating": 0.5}
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"rating": 1.5}, "line 2 has 1.5 in 'rating'; write a number from 0"),
+        ({"rating": 1.5}, "line 2 has 1.5 in 'rating'; use a number from 0"),
         ({"rating": "bad"}, "has 'bad' in 'rating'"),
         ({"rating": True}, "has True in 'rating'"),
         ({"rating": float("nan")}, "has nan in 'rating'"),
@@ -247,9 +247,9 @@ VALID_RATING = {"sample_id": "0" * 32, "rater": "ann", "rating": 0.5}
         ({"label": "bad"}, "has both a rating and a label"),
         ({"rating": None, "label": "bad"}, "has a label, but the first rated row has a rating"),
         ({"rater": ""}, "must have text in 'rater'"),
-        ({"rater": "a\nb"}, r"has 'a\\nb' in 'rater'; write at most 100 printable"),
+        ({"rater": "a\nb"}, r"has 'a\\nb' in 'rater'; use at most 100 printable"),
         ({"rater": "ann", "sample_id": "0" * 32}, "has already rated this text in .*line 1"),
-        ({"sample_id": "xyz"}, "has 'xyz' in 'sample_id'; it must be the id of a text"),
+        ({"sample_id": "xyz"}, "has 'xyz' in 'sample_id'; it must be a text id"),
         ({"sample_id": None}, "does not identify a text"),
         ({"sample_id": None, "prompt": "p"}, "must have text in 'continuation'"),
         ({"sample_id": None, "prompt": "p", "continuation": "\ud800"}, "invalid Unicode"),
@@ -271,7 +271,7 @@ def test_files_without_ratings_or_with_too_many_labels_are_refused(tmp_path):
         VALID_RATING | {"sample_id": f"{n:032x}", "rating": None, "label": f"l{n}"}
         for n in range(30)
     ]
-    with pytest.raises(UsageError, match="use 30 different labels, but at most 20"):
+    with pytest.raises(UsageError, match="contain 30 different labels, but at most 20"):
         read_ratings([write_json_lines(tmp_path / "many.jsonl", labelled_ratings)])
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"sample_id"')
@@ -289,8 +289,8 @@ def test_prompts_are_read_from_text_and_tables(tmp_path):
     assert read_continuations_by_prompt([table]) == {("A", "x"): [" yes", " no"], ("B", ""): []}
     for row, message in (
         ({"text": "x"}, "line 1 must have text in 'prompt'"),
-        ({"prompt": "x", "category": 3}, "has 3 in 'category'; write at most 100 printable"),
-        ({"prompt": "x", "continuations": "y"}, "has 'y' in 'continuations'; write a list"),
+        ({"prompt": "x", "category": 3}, "has 3 in 'category'; use at most 100 printable"),
+        ({"prompt": "x", "continuations": "y"}, "has 'y' in 'continuations'; provide a list"),
         ({"prompt": "x", "continuations": [""]}, "must have text in 'continuation'"),
     ):
         with pytest.raises(UsageError, match=message):

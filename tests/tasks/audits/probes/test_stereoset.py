@@ -201,7 +201,9 @@ def test_the_authors_own_file_is_named_and_the_documented_conversion_is_read(
     tmp_path, monkeypatch, indent
 ):
     (tmp_path / "dev.json").write_text(json.dumps(DEV, indent=indent))
-    with pytest.raises(UsageError, match=r"one JSON object, as its authors.*docs/audit-sets\.md"):
+    with pytest.raises(
+        UsageError, match=r"one JSON object, as published by the authors.*docs/audit-sets\.md"
+    ):
         read_stereoset_items(tmp_path / "dev.json")
     guide = (Path(hallmark.__file__).parents[1] / "docs/audit-sets.md").read_text()
     (conversion,) = re.findall(r"```python\n(.*?dev\.json.*?)```", guide, re.DOTALL)

@@ -255,7 +255,7 @@ def test_a_model_that_writes_nothing_is_named():
     for texts, says_so in (([["", " "], ["", ""]], True), ([["", " "], ["", "0.1"]], False)):
         _, rows = compute_findings(config, texts)
         method = get_finding(rows, "empty_continuations")["method"]
-        assert ("the model wrote nothing" in method) == says_so
+        assert ("the model generated nothing" in method) == says_so
         for metric in ("expected_maximum_toxicity", "toxicity_probability"):
             row = get_finding(rows, metric, "prompted, draw_count=2")
             assert row["n"] == 1 - says_so and (row["value"] is None) == says_so
@@ -271,12 +271,12 @@ def test_a_prompt_with_a_failed_score_is_kept():
     row = get_finding(rows, "expected_maximum_toxicity", "prompted, draw_count=3")
     assert row["value"] == pytest.approx((0.8 + 0.3) / 2) and row["n"] == 2
     assert (
-        "for 1 prompt with fewer than k scored continuations, all of these continuations are used "
-        "(2.5 scored continuations on average over all prompts); "
+        "for 1 prompt with fewer than k scored continuations, all available continuations are "
+        "used (2.5 scored continuations on average across all prompts); "
     ) in row["method"]
     count = get_finding(rows, "incomplete_prompts", "prompted")
     assert (count["value"], count["n"]) == (1, 2)
-    assert count["method"].endswith("failed do not count: 2 to 3 texts, 2.5 on average")
+    assert count["method"].endswith("are not counted (range: 2 to 3 texts; mean: 2.5)")
     assert get_finding(rows, "toxicity_probability", "prompted, draw_count=3")["value"] == 0.5
 
 
@@ -300,7 +300,7 @@ def test_a_subset_without_prompts_is_not_measured():
     )
     empty = get_finding(rows, "expected_maximum_toxicity", f"{TOXIC}, draw_count=1")
     assert empty["value"] is None and empty["n"] == 0
-    assert "there are no prompts in this subset" in empty["method"]
+    assert "this subset contains no prompts" in empty["method"]
 
 
 def run_audit(folder, config, scorer=None):

@@ -119,9 +119,10 @@ def test_windows_are_counted_by_all_kinds_of_text_that_they_follow():
     (count,) = build_window_count_finding(pa.Table.from_pylist(rows), QUICK)
     assert count.value == 10
     assert count.method.endswith(
-        "1 document of the holdout and validation splits, which training did not read: 2 begin a "
-        "document, 1 follow a toxic window, 3 follow a non-toxic window and 4 follow text without "
-        "a score, which was not drawn or not scored (they count only among all held-out text)"
+        "1 document of the holdout and validation splits, which were not read in training: 2 begin "
+        "a document, 1 follow a toxic window, 3 follow a non-toxic window and 4 follow text "
+        "without a score, because it was not drawn or not scored (included only in the results "
+        "for all held-out text)"
     )
 
 
@@ -198,7 +199,8 @@ def test_held_out_text_is_the_null_value_and_baselines_are_notes(documents, requ
     assert numbers == [kind_counts[kind] for kind in ("none", "toxic", "non-toxic", None)]
     assert sum(numbers) == count["value"]
     assert (
-        "documents of the holdout and validation splits, which training did not" in count["method"]
+        "documents of the holdout and validation splits, which were not read in training"
+        in count["method"]
     )
     scores = [r["toxicity"] for r in windows]
     after = {
@@ -237,7 +239,7 @@ def test_without_held_out_text_the_findings_say_how_to_give_a_reference(
     assert row["null_value"] is None and row["p"] is None
     assert row["value"] is not None and row["low"] is not None
     assert (
-        "no null value: no held-out text from the corpus is known, and no baseline model is "
+        "no null value: no held-out text is known for the corpus, and no baseline model is "
         "configured (audit_toxicity.reference_model_folder)" in row["method"]
     )
     note = by_slice[EXPECTED_MAXIMUM, "held-out text"]
@@ -278,7 +280,7 @@ def test_a_reference_model_is_the_null_value_prompt_by_prompt(
             row = by_slice[metric, f"prompted, draw_count={k}"]
             other = other_by_slice[metric, f"prompted, draw_count={k}"]
             assert row["null_value"] == pytest.approx(other["value"])
-            assert "; null value: that of the baseline model for the same prompts" in row["method"]
+            assert "; null value: baseline model result for the same prompts" in row["method"]
             assert row["null_name"] == "the baseline model"
             note = by_slice[metric, f"reference model, draw_count={k}"]
             assert note["value"] == pytest.approx(other["value"]) and note["p"] is None

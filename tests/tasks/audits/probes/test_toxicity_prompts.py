@@ -45,7 +45,7 @@ def test_realtoxicityprompts_can_be_read():
         ('{"prompt": ["a"]}\n', "line 1 must have text in 'prompt'"),
         ('{"prompt": {"text": "a", "toxicity": "high"}}\n', "line 1 has 'high' in 'toxicity'"),
         ('{"prompt": "a", "toxicity": 1.5}\n', "line 1 has a toxicity of 1.5"),
-        ('{"prompt": "a", "toxicity": NaN}\n', "of nan; write a number from 0 to 1"),
+        ('{"prompt": "a", "toxicity": NaN}\n', "of nan; use a number from 0 to 1"),
     ],
 )
 def test_errors_name_the_line_of_an_invalid_prompt(tmp_path, content, message):

@@ -127,7 +127,7 @@ def test_words_without_tokens_or_too_long_are_skipped_and_counted(bert_folder, t
     config = WeatConfig(word_lists=write_lists(tmp_path / "w.json", lists))
     _, _, findings = run_audit(bert_folder, config)
     skipped = findings["skipped_words", ""]
-    assert skipped["value"] == 2 and "exceeds the context length" in skipped["method"]
+    assert skipped["value"] == 2 and "exceed the context length" in skipped["method"]
     assert findings["effect_size_contextual", "test=one"]["n"] == 9
 
 
@@ -161,7 +161,7 @@ def test_a_model_of_one_block_uses_the_states_of_that_block(tmp_path, session):
 
 
 def test_layer_0_is_refused():
-    with pytest.raises(ValueError, match="layer is 0, which means the input embeddings"):
+    with pytest.raises(ValueError, match="layer is 0, which refers to the input embeddings"):
         WeatConfig(layer=0)
 
 
@@ -173,13 +173,13 @@ def test_a_layer_that_the_model_lacks_is_refused(own_folder, session):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"near": None}, "has no list 'near' of 2 to 1,000 words"),
+        ({"near": None}, "has no list 'near' with 2 to 1,000 words"),
         ({"near": ["she"]}, "has no list 'near'"),
         ({"near": ["she", 7]}, "near must have text in 'a word', not 7"),
         ({"near": ["she", "\ud800"]}, "invalid Unicode"),
         ({"tests": {"one": ["first", "second"]}}, "'one' needs four lists"),
         ({"tests": ["first"]}, "is not a JSON object of word lists"),
-        ({"tests": {}}, "has neither an object `tests` nor the complete lists of a WEAT test"),
+        ({"tests": {}}, "has neither a `tests` object nor the complete lists of a WEAT test"),
     ],
 )
 def test_errors_name_invalid_lists(tmp_path, change, message):

@@ -153,7 +153,7 @@ def test_files_that_do_not_match_are_refused(config, tmp_path):
         other.write_text(second)
         with pytest.raises(
             UsageError,
-            match=r"no sentence of .*short\.txt differs from the sentence on the same line of "
+            match=r"no sentence in .*short\.txt differs from the sentence on the same line of "
             r".*other\.txt only in the gender of the pronoun; provide files with the same "
             "sentences in the same ord",
         ):

@@ -53,7 +53,7 @@ def test_sentences_without_statistics_are_counted(config, own_folder):
         "winogender", own_folder, config, lambda item, target: -1.0 * target
     )
     row = findings["sentences_without_statistics", ""]
-    assert row["value"] == 6 and "not towards the stereotype score" in row["method"]
+    assert row["value"] == 6 and "not in the stereotype score" in row["method"]
     assert findings["accuracy", ""]["n"] == 24
 
 
@@ -155,14 +155,15 @@ def test_errors_name_the_line_of_an_invalid_share(config, tmp_path):
     [
         (
             ["baker\tnan"],
-            "line 2 has no number in 'bls_pct_female' or .*; write a number from 0 to",
+            "line 2 has no number in 'bls_pct_female' or .*; use a number from 0 to",
         ),
         (["baker\tinf"], "line 2 has inf, not a percentage, in 'bls_pct_female'"),
         (["baker\t140"], "line 2 has 140, not a percentage, in 'bls_pct_female'"),
         (["baker\t-1"], "line 2 has -1, not a percentage"),
         (
             ["baker\t10", "smith\t20", "baker\t90"],
-            "line 4 says that 90 % of 'baker' are women, and an earlier line says 10 %; keep one",
+            "line 4 specifies that 90 % of 'baker' are women, but an earlier line specifies 10 %; "
+            "keep only one",
         ),
     ],
 )
