@@ -94,7 +94,7 @@ MATCHED_SPANS = table_schema(
         "id",
         "id of the training document in which the matching run of tokens begins",
     ),
-    column("source", pa.string(), "label", "source of the document"),
+    column("source", pa.string(), "label", "document source"),
     column(
         "cluster",
         ID_TYPE,

@@ -125,7 +125,7 @@ SOURCE_DOCUMENTS = table_schema(
         "id of the item that the case tests: a secret, passage, text or group",
     ),
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("source", pa.string(), "label", "source of the document"),
+    column("source", pa.string(), "label", "document source"),
     column(
         "tokens",
         pa.int64(),
