@@ -220,13 +220,13 @@ COUNT_RULE = PolicyRule(audit="toxicity", metric="repeated_prompts", le=3)
         ),
         (
             {"clusters": MIN_CLUSTERS_OF_SHARES - 1},
-            "too few clusters: the interval is based on 5 independent clusters, and at least "
-            "6 are ",
+            "too few clusters: the interval is based on 5 independent clusters, but at least 6 "
+            "are ",
         ),
         (
             {"clusters": MIN_CLUSTERS - 1, "unit": "score"},
-            "too few clusters: the interval is based on 9 independent clusters, and at least "
-            "10 are ",
+            "too few clusters: the interval is based on 9 independent clusters, but at least 10 "
+            "are ",
         ),
         ({"high": math.inf}, "the interval has no upper end, so the rule is not shown to hold"),
         ({"value": math.inf, "low": None, "high": None, "method": "no interval: one text"}, "no i"),

@@ -235,7 +235,10 @@ def test_the_sentence_states_the_pairs_and_the_clusters_of_its_interval():
 @pytest.mark.parametrize(
     ("metric", "reason"),
     [
-        ("ratio", "the value is not a mean over the same units in both runs"),
+        (
+            "ratio",
+            "there are no pairs because the value is not a mean over the same units in both runs",
+        ),
         ("constant", "the difference has no interval: all pairs have the same value"),
     ],
 )
