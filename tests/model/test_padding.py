@@ -38,7 +38,7 @@ def test_padding_follows_real_tokens():
     ("sequence", "words"),
     [
         ([0, 61], "Token id 61 is not in the model's vocabulary of 61"),
-        ([-1], "Token id -1 does not exist"),
+        ([-1], "Token id -1 is not in the"),
         ([0.5], "The prompt is not a list of token ids"),
         ([[1], [2]], "The prompt is not a list of token ids"),
     ],

@@ -132,7 +132,7 @@ def test_an_older_decoder_needs_its_objective_added_or_given(saved):
     config = json.loads((folder / "config.json").read_text())
     del config["objective"]
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match='add "objective": "causal" to it, or') as error:
+    with pytest.raises(CheckpointError, match='add "objective": "causal" to the file, or') as error:
         load_checkpoint(folder)
     assert "\n" not in str(error.value)
     # A following training names its objective.

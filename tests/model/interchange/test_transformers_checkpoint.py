@@ -394,5 +394,7 @@ def test_buffers_saved_by_older_versions_are_ignored(tmp_path, kind):
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
     weights["transformer.h.0.attn.c_attn.weight"] = torch.ones(8, 24).to(kind)
     save_file(weights, path, metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"c_attn\.weight has type .* so it is quantised"):
+    with pytest.raises(
+        CheckpointError, match=r"c_attn\.weight has type .* because it is quantised"
+    ):
         import_transformers(tmp_path)

@@ -133,7 +133,7 @@ def test_examples_are_read_back_and_tokens_of_steps_counted(tmp_path):
             Example([61], [5]),
             "ids from 61 to 61, but this model's ids range from 0 to 60",
         ),
-        ({}, Example([5], [61]), "ids from -1 to 60"),
+        ({}, Example([5], [61]), "ids range from -1 to 60"),
         (
             {},
             Example([5] * 10, [6] * 4),
@@ -143,7 +143,7 @@ def test_examples_are_read_back_and_tokens_of_steps_counted(tmp_path):
         (
             {"architecture": "encoder_decoder"},
             Example([5], [6] * 16),
-            "at most 16 source and 15 target tokens",
+            "at most 16 source tokens and 15 target tokens",
         ),
         (LABELS, Example([0, 5], [3, 0]), "ids range from -1 to 2"),
         (
