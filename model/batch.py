@@ -54,8 +54,8 @@ class Batch:
         """
         if self.targets is None or self.weights is None:
             raise ValueError(
-                "The loss of this batch cannot be computed: the batch needs targets and their "
-                "weights."
+                "The loss of this batch cannot be computed because the batch has no targets or "
+                "target weights."
             )
         return self.targets, self.weights
 

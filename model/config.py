@@ -133,18 +133,18 @@ class ModelConfig:
             if self.n_heads % self.n_kv_heads:
                 raise ValueError(
                     f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}: "
-                    "change one of them, because every key-value head must serve the same number "
-                    "of query heads."
+                    "change one of them. Every key-value head must serve the same number of query "
+                    "heads."
                 )
         if self.positions == "rope" and self.head_dim % 2:
             raise ValueError(
-                f"Rotary positions need an even head size, but it is {self.head_dim}: change "
-                "d_head, or change d_model or n_heads."
+                f"Rotary positions need an even head size, but the head size is {self.head_dim}: "
+                "change d_head, d_model or n_heads."
             )
         if self.head_transform and self.activation == "swiglu" and not self.labels:
             raise ValueError(
                 "The activation 'swiglu' needs two inputs, but head_transform computes only one: "
-                "set activation to another value, or head_transform to false."
+                "set activation to another value or head_transform to false."
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(
@@ -152,7 +152,7 @@ class ModelConfig:
             )
         if self.token_types and self.architecture != "encoder":
             raise ValueError(
-                "token_types is supported only with the architecture 'encoder', not with "
+                "token_types is supported only with the 'encoder' architecture, not with "
                 f"{self.architecture!r}: set token_types to 0."
             )
         if self.labels:
@@ -161,8 +161,8 @@ class ModelConfig:
     def _check_label_settings(self) -> None:
         if self.architecture == "encoder_decoder":
             raise ValueError(
-                "A classifier (a model with labels) must have the architecture 'encoder' or "
-                "'decoder', not 'encoder_decoder'."
+                "A classifier (a model with labels) must have the 'encoder' or 'decoder' "
+                "architecture, not 'encoder_decoder'."
             )
         if self.tie_embeddings:
             raise ValueError(
@@ -170,7 +170,7 @@ class ModelConfig:
                 "tie_embeddings to false."
             )
         if not 2 <= len(set(self.labels)) == len(self.labels):
-            raise ValueError("labels must contain at least 2 names, all of them different.")
+            raise ValueError("labels must contain at least 2 distinct names.")
 
     @property
     def padded_vocab_size(self) -> int:
@@ -348,13 +348,13 @@ class TrainConfig:
                 )
         if self.optimizer == "muon" and self.parallel == "fsdp":
             raise ValueError(
-                "The optimizer 'muon' needs whole matrices, but with parallel = 'fsdp' each "
-                "process stores only a part of each matrix: set parallel to 'ddp', or optimizer to "
+                "The 'muon' optimizer needs whole matrices, but with parallel = 'fsdp' each "
+                "process stores only part of each matrix: set parallel to 'ddp' or optimizer to "
                 "'adamw'."
             )
         if self.document_mask and self.objective != "causal":
             raise ValueError(
-                "document_mask is supported only with the objective 'causal', not with "
+                "document_mask is supported only with the 'causal' objective, not with "
                 f"{self.objective!r}: set document_mask to false."
             )
         if self.warmup_steps > self.steps:
@@ -374,7 +374,7 @@ class TrainConfig:
         match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9.-]{0,252}):(\d{1,5})", self.rendezvous)
         if match is None or not 0 < int(match[2]) < 2**16:
             raise ValueError(
-                f"rendezvous must be HOST:PORT with an IPv4 address or a name, such as "
+                "rendezvous must be HOST:PORT with an IPv4 address or a host name, such as "
                 f"10.0.0.1:29500, not {self.rendezvous!r}."
             )
         return RendezvousAddress(match[1], int(match[2]))

@@ -97,8 +97,8 @@ def build_prefix_batch(token_rows: TokenRows, prefix_lengths: NDArray[np.int64])
     if is_out_of_range.any():
         i = is_out_of_range.argmax()
         raise ValueError(
-            f"The prefix of row {i} must have 0 to {token_rows.shape[1]} tokens (the length of the "
-            f"row), not {prefix_lengths[i]}."
+            f"The prefix of row {i} must have 0 to {token_rows.shape[1]} tokens (the row length), "
+            f"not {prefix_lengths[i]}."
         )
     batch = build_causal_batch(token_rows)
     prefix_tensor = torch.from_numpy(prefix_lengths)
@@ -233,8 +233,7 @@ def build_seq2seq_batch(
     """
     if len(sources) != len(targets):
         raise ValueError(
-            f"There must be one target for each source, not {len(targets)} for {len(sources)} "
-            "sources."
+            f"Expected one target per source, not {len(targets)} for {len(sources)} sources."
         )
     batch = build_packed_pairs_batch(
         [[SourceTarget(*pair)] for pair in zip(sources, targets, strict=True)]
@@ -324,8 +323,8 @@ def make_objective_function(
         return partial(build_mlm_batch, mask_id=mask_id, vocab_size=vocab_size)
     if objective == "seq2seq":
         raise ValueError(
-            "With the objective 'seq2seq' a model learns from pairs of source and target, not from "
-            "packed text: set examples to true and data to files of examples."
+            "With the 'seq2seq' objective, a model learns from source-target pairs, not from "
+            "packed text: set examples to true and data to example files."
         )
     sentinel_count = count_corrupted_spans(context)
     sentinel_lookups = [find_token_id(f"<|sentinel_{i}|>") for i in range(sentinel_count)]

@@ -61,8 +61,8 @@ def check_token_ids(sequence: TokenIds, vocab_size: int, description: str) -> ND
     invalid_ids = ids[(ids < 0) | (ids >= vocab_size)]
     if len(invalid_ids):
         raise ValueError(
-            f"Token id {invalid_ids[0]} does not exist in the model's vocabulary of {vocab_size} "
-            "tokens: was the text encoded with another tokenizer?"
+            f"Token id {invalid_ids[0]} is not in the model's vocabulary of {vocab_size} tokens. "
+            "Was the text encoded with another tokenizer?"
         )
     return ids.astype(np.int64)
 
@@ -72,7 +72,7 @@ class NanScoresError(ValueError):
 
     def __init__(self) -> None:
         super().__init__(
-            "The model's scores are not numbers (NaN): its weights are damaged, or its training "
+            "The model's scores are not numbers (NaN). Its weights are damaged or its training "
             "diverged."
         )
 

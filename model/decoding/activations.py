@@ -130,7 +130,7 @@ def extract_attention_weights(
     if source is not None and not is_encoder_decoder:
         raise ValueError(
             "This model is not an encoder-decoder, so it cannot read a source sequence: omit the "
-            "source."
+            "source sequence."
         )
     device, inputs = model.embedding.weight.device, []
     for name, ids in (("The sequence", sequence), ("The source", source)):

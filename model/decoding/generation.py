@@ -104,7 +104,7 @@ def generate(
         check_token_ids(list(ids), model.config.vocab_size, name)
     if len(set(forbid)) == model.config.vocab_size:
         raise ValueError(
-            "The argument forbid contains every token in the vocabulary, so no text can be "
+            "The forbid argument contains every token in the vocabulary, so no text can be "
             "generated: allow at least one token."
         )
     results: list[list[Continuation]] = [[] for _ in prompts]

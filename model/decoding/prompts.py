@@ -29,8 +29,8 @@ def check_prompts(
     """Raise ValueError if the model cannot continue these prompts."""
     if model.decoder is None or (sources is None) != (model.encoder is None):
         raise ValueError(
-            "Text can be generated only by a decoder-only model, without source sequences, or by "
-            "an encoder-decoder model with one source sequence for each prompt."
+            "Text can be generated only by a decoder-only model without source sequences, or by "
+            "an encoder-decoder model with one source sequence per prompt."
         )
     for i, prompt in enumerate(prompts):
         if not len(check_token_ids(prompt, model.config.vocab_size, f"Prompt {i}")):
@@ -40,8 +40,8 @@ def check_prompts(
     context = model.config.context
     if len(sources) != len(prompts):
         raise ValueError(
-            f"There must be one source sequence for each prompt, not {len(sources)} for "
-            f"{len(prompts)} prompts."
+            f"Expected one source sequence per prompt, not {len(sources)} for {len(prompts)} "
+            "prompts."
         )
     for i, source in enumerate(sources):
         if not 0 < len(source) <= context:
@@ -59,8 +59,9 @@ def check_prompts_fit_context(
     for i, prompt in enumerate(prompts):
         if len(prompt) + max_new_tokens > context:
             raise ValueError(
-                f"Prompt {i} has {len(prompt)} tokens; with {max_new_tokens} new tokens it exceeds "
-                f"the context of {context} tokens: shorten the prompt, or reduce max_new_tokens."
+                f"Prompt {i} has {len(prompt)} tokens, and with {max_new_tokens} new tokens it "
+                f"exceeds the context of {context} tokens: shorten the prompt, or reduce "
+                "max_new_tokens."
             )
 
 

@@ -171,10 +171,7 @@ def _reduce_target_logits(
             "sequences."
         )
     if len(sources) != len(targets) or not all(map(len, sources)):
-        raise ValueError(
-            "There must be one source sequence for each target sequence, and each source sequence "
-            "must have at least one token."
-        )
+        raise ValueError("Each target sequence needs one source sequence with at least one token.")
     for name, sequences in (("Source", sources), ("Target", targets)):
         for i, sequence in enumerate(sequences):
             check_token_ids(sequence, model.config.vocab_size, f"{name} {i}")
@@ -318,8 +315,8 @@ def _reduce_token_logits(
     for i, (count, sequence) in enumerate(zip(prefix_lm_prompt_lengths, sequences, strict=True)):
         if not 0 <= count <= len(sequence):
             raise ValueError(
-                f"The prompt of sequence {i} must have 0 to {len(sequence)} tokens (the length of "
-                f"the sequence), not {count}."
+                f"The prompt of sequence {i} must have 0 to {len(sequence)} tokens (the sequence "
+                f"length), not {count}."
             )
     results = [
         np.empty((statistic_count, max(0, len(tokens) - 1)), dtype=np.float32)

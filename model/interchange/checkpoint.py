@@ -65,7 +65,7 @@ def check_no_lfs_pointer(path: Path) -> None:
         start = file.read(len(LFS_POINTER_START))
     if start == LFS_POINTER_START:
         raise CheckpointError(
-            f"{path} is a Git LFS pointer instead of the actual file: run `git lfs pull` in its "
+            f"{path} is a Git LFS pointer, not the actual file: run `git lfs pull` in its "
             "repository, or download the file again."
         )
 
@@ -154,14 +154,14 @@ def read_training_objective(folder: str | Path, architecture: Architecture) -> O
     if objective is None and architecture in OBJECTIVE_SUGGESTIONS:
         default_objective, alternative, alternative_case = OBJECTIVE_SUGGESTIONS[architecture]
         raise CheckpointError(
-            f"{path} does not specify the objective that the model was trained for: add "
-            f'"objective": "{default_objective}" to it, or "objective": "{alternative}" if the '
-            f"model {alternative_case}."
+            f"{path} does not specify the model's training objective: add "
+            f'"objective": "{default_objective}" to the file, or "objective": "{alternative}" if '
+            f"the model {alternative_case}."
         )
     if objective is not None and objective not in valid_objectives:
         raise CheckpointError(
-            f"{path} has the objective {objective!r}, but for the architecture {architecture} it "
-            f"must be {' or '.join(valid_objectives)}."
+            f"{path} has the objective {objective!r}, but the {architecture} architecture "
+            f"requires {' or '.join(valid_objectives)}."
         )
     return objective
 
@@ -197,8 +197,8 @@ def _read_config_file(folder: str | Path) -> _ConfigFile:
         )
     if settings.get("format") != CHECKPOINT_FORMAT:
         raise CheckpointError(
-            f"{path} has format {settings.get('format')!r}, but this version of the program can "
-            f"read only format {CHECKPOINT_FORMAT}."
+            f"{path} has format {settings.get('format')!r}, but this version of Hallmark can read "
+            f"only format {CHECKPOINT_FORMAT}."
         )
     return _ConfigFile(path, settings)
 
@@ -284,8 +284,8 @@ def load_matching_tokenizer(tokenizer_file: Path, vocab_size: int) -> Tokenizer:
     if token_count != vocab_size:
         raise CheckpointError(
             f"The tokenizer {tokenizer_file} has {token_count} tokens, but the model's "
-            f"vocab_size is {vocab_size}: they must be equal. To pad the "
-            "model's tables, set vocab_multiple."
+            f"vocab_size is {vocab_size}. The two numbers must be equal. To pad the model's "
+            "tables, set vocab_multiple."
         )
     return tokenizer
 
@@ -320,11 +320,11 @@ def check_shapes_match(
     """Raise CheckpointError for the first tensor whose shape does not fit the config."""
     for name in sorted(expected.keys() | actual.keys()):
         if expected.get(name) != actual.get(name):
-            in_file = f"has the shape {actual[name]}" if name in actual else "is missing"
+            in_file = f"has shape {actual[name]}" if name in actual else "is missing"
             required = (
-                f"requires the shape {expected[name]}" if name in expected else "has no such tensor"
+                f"requires shape {expected[name]}" if name in expected else "has no such tensor"
             )
             raise CheckpointError(
-                f"{path} does not match its config.json: in the file, the tensor {name} {in_file}, "
+                f"{path} does not match its config.json: the tensor {name} {in_file} in the file, "
                 f"but the config {required}. Does the config belong to another model?"
             )

@@ -65,7 +65,7 @@ def parse_gpt2_config(config_values: dict[str, Any]) -> ModelConfig:
     if config_values.get("scale_attn_by_inverse_layer_idx") or not config_values.get(
         "scale_attn_weights", True
     ):
-        raise ValueError("the model scales attention weights in a way that is not supported.")
+        raise ValueError("the model uses an unsupported scaling of attention weights.")
     return ModelConfig(
         vocab_size=config_values["vocab_size"],
         context=config_values["n_positions"],
@@ -132,9 +132,9 @@ def _parse_llama_head_size(config_values: dict[str, Any]) -> int | None:
 def parse_llama_config(config_values: dict[str, Any]) -> ModelConfig:
     rope = config_values.get("rope_parameters") or config_values.get("rope_scaling") or {}
     if rope.get("rope_type", rope.get("type", "default")) != "default":
-        raise ValueError("the model scales rotary positions, which is not supported.")
+        raise ValueError("scaled rotary positions are not supported.")
     if config_values.get("attention_bias") or config_values.get("mlp_bias"):
-        raise ValueError("the model has linear layers with biases, which are not supported.")
+        raise ValueError("linear layers with biases are not supported.")
     if config_values.get("hidden_act", "silu") != "silu":
         raise ValueError(
             f"the activation {config_values['hidden_act']!r} is not supported: it must be silu."
@@ -221,7 +221,9 @@ def parse_bert_config(config_values: dict[str, Any]) -> ModelConfig:
     ):
         raise ValueError("only BERT encoders with absolute positions are supported.")
     if not config_values.get("tie_word_embeddings", True):
-        raise ValueError("the output layer is not tied to the embeddings, which is not supported.")
+        raise ValueError(
+            "models whose output layer is not tied to the embeddings are not supported."
+        )
     type_count = config_values.get("type_vocab_size", 2)
     return ModelConfig(
         vocab_size=config_values["vocab_size"],
@@ -308,22 +310,24 @@ def _parse_marian_config(config_values: dict[str, Any]) -> ModelConfig:
     for key in ("layers", "attention_heads", "ffn_dim"):
         if config_values[f"encoder_{key}"] != config_values[f"decoder_{key}"]:
             raise ValueError(
-                f"the encoder and the decoder differ in {key!r}, which is not supported."
+                f"models whose encoder and decoder differ in {key!r} are not supported."
             )
     if not config_values.get("share_encoder_decoder_embeddings", True):
         raise ValueError(
-            "the encoder and the decoder do not share embeddings, which is not supported."
+            "models whose encoder and decoder do not share embeddings are not supported."
         )
     if not config_values.get("tie_word_embeddings", True):
-        raise ValueError("the output layer is not tied to the embeddings, which is not supported.")
+        raise ValueError(
+            "models whose output layer is not tied to the embeddings are not supported."
+        )
     if (config_values.get("decoder_vocab_size") or config_values["vocab_size"]) != config_values[
         "vocab_size"
     ]:
         raise ValueError(
-            "the encoder and the decoder have different vocabularies, which is not supported."
+            "models whose encoder and decoder have different vocabularies are not supported."
         )
     if not config_values.get("static_position_embeddings", True):
-        raise ValueError("the model uses learned positions, which are not supported.")
+        raise ValueError("learned positions are not supported.")
     return ModelConfig(
         vocab_size=config_values["vocab_size"],
         context=config_values["max_position_embeddings"],

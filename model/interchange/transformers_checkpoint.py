@@ -56,8 +56,8 @@ def find_matching_family(config: ModelConfig) -> ModelFamily:
         for family in architecture_families
     ]
     raise ValueError(
-        "The transformers library has no model class that computes the same outputs as a model "
-        f"with this config: {'; '.join(reasons)}."
+        "No model class in the transformers library computes the same outputs as a model with "
+        f"this config: {'; '.join(reasons)}."
     )
 
 
@@ -240,7 +240,7 @@ def _convert_to_fp32_with_full_names(
         positions = "bert.embeddings.position_embeddings.weight"
         type_embeddings = transformers_tensors[TYPE_EMBEDDINGS]
         if type_embeddings.ndim != 2 or type_embeddings.shape[1] != config.d_model:
-            raise TypeError(f"{TYPE_EMBEDDINGS} has the shape {tuple(type_embeddings.shape)}")
+            raise TypeError(f"{TYPE_EMBEDDINGS} has shape {tuple(type_embeddings.shape)}")
         if positions in transformers_tensors:
             transformers_tensors[positions] = transformers_tensors[positions] + type_embeddings[0]
     if family is MODEL_FAMILIES["marian"] and "model.shared.weight" in transformers_tensors:
@@ -317,7 +317,7 @@ def _read_transformers_config(folder: Path) -> _TransformersConfig:
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be used: {error}") from error
     except (TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} has a value of the wrong type: {error}.") from error
+        raise CheckpointError(f"{path} contains a value of the wrong type: {error}.") from error
 
 
 def _load_all_weights(folder: Path, config_values: dict[str, Any]) -> dict[str, Tensor]:
@@ -357,8 +357,8 @@ def _drop_integer_buffers(
             (name, family.base_prefix + name)
         ):
             raise CheckpointError(
-                f"{folder}: the tensor {name} has type {tensor.dtype}, so it is quantised: convert "
-                "the weights to floating-point numbers first."
+                f"{folder}: the tensor {name} has type {tensor.dtype} because it is quantised: "
+                "convert the weights to floating-point numbers first."
             )
     return {name: tensor for name, tensor in weights.items() if tensor.is_floating_point()}
 
@@ -391,8 +391,8 @@ def _untie_if_weights_differ(
             if not torch.equal(transformers_tensors[source_name], transformers_tensors[tied_name]):
                 if "tie_embeddings" in family.supported_settings:
                     raise CheckpointError(
-                        f"{folder}: config.json says that the tensors {tied_name} and "
-                        f"{source_name} are tied, but their values differ, which is not supported."
+                        f"{folder}: the tensors {tied_name} and {source_name} are tied in "
+                        "config.json, but have different values, which is not supported."
                     )
                 config = replace(config, tie_embeddings=False)
     return config

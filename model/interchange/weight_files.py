@@ -57,15 +57,15 @@ def list_weight_files(folder: Path, config: dict[str, Any]) -> list[Path]:
                     f"The weights in {folder} cannot be read: the folder has no {WEIGHTS_FILE}."
                 )
             source = (
-                "the key transformers_weights of config.json" if path == named_file else "its index"
+                "the transformers_weights key in config.json" if path == named_file else "its index"
             )
             raise CheckpointError(
                 f"{folder} has no {path.relative_to(folder)}, although {source} refers to it."
             )
         if path.suffix != ".safetensors":
             raise CheckpointError(
-                f"{path} is not a safetensors file, and no other format can be read: convert it, "
-                "or specify a safetensors file."
+                f"{path} is not a safetensors file, which is the only supported format: convert "
+                "it, or specify a safetensors file."
             )
         check_no_lfs_pointer(path)
     return files
@@ -79,7 +79,7 @@ def _list_shards(folder: Path, index_path: Path) -> list[Path]:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
-            f"{index_path} cannot be read as an index of weights: {str(error)[:200]}."
+            f"{index_path} cannot be read as a weight index: {str(error)[:200]}."
         ) from error
 
 
@@ -93,6 +93,6 @@ def _resolve_inside_folder(folder: Path, file_name: Any, source_name: str) -> Pa
     ):
         raise CheckpointError(
             f"{folder / source_name} refers to the file {str(file_name)[:100]}, which is outside "
-            "its folder."
+            "the folder."
         )
     return Path(folder, file_name)

@@ -57,8 +57,8 @@ def build_few_shot_prompt(
     token_count = len(begin_ids) + len(question)
     if token_count > max_tokens:
         raise ValueError(
-            f"The question and the beginning of the prompt have {token_count} tokens in total, "
-            f"but only {max_tokens} fit: shorten the question or its longest answer."
+            f"The question and the start of the prompt have {token_count} tokens in total, but "
+            f"only {max_tokens} tokens fit: shorten the question or its longest answer."
         )
     shot_count = 0
     while shot_count < len(examples) and token_count + len(examples[-1 - shot_count]) <= max_tokens:
@@ -88,8 +88,8 @@ def compute_answer_log_probs(
     """
     if len(prompts) != len(answers):
         raise ValueError(
-            f"There must be one list of answers for each prompt, not {len(answers)} for "
-            f"{len(prompts)} prompts."
+            f"Expected one list of answers per prompt, not {len(answers)} for {len(prompts)} "
+            "prompts."
         )
     context = model.config.context
     pairs = [

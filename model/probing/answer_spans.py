@@ -40,8 +40,8 @@ class AnswerSpanModel(nn.Module):
         super().__init__()
         if body.config.architecture == "encoder_decoder":
             raise ValueError(
-                "Only a model with the architecture 'encoder' or 'decoder' can find answer spans, "
-                "not one with the architecture 'encoder_decoder'."
+                "Only a model with the 'encoder' or 'decoder' architecture can find answer spans, "
+                "not a model with the 'encoder_decoder' architecture."
             )
         self.body = body
         weight = body.embedding.weight
@@ -80,7 +80,7 @@ def select_best_spans(
         raise ValueError(f"max_length must be at least 1, not {max_length}.")
     if not bool(is_allowed.any(1).all()):
         raise ValueError(
-            "A sequence has no token at which an answer may begin or end: allow at least one."
+            "A sequence has no token at which an answer can begin or end: allow at least one token."
         )
     begin_scores = begin_scores.masked_fill(~is_allowed, -torch.inf)
     end_scores = end_scores.masked_fill(~is_allowed, -torch.inf)
@@ -154,8 +154,8 @@ def train_span_model(
     _check_sequences(span_model, sequences)
     if len(spans) != len(sequences) or not len(spans):
         raise ValueError(
-            "There must be at least one sequence, and one answer span for each sequence, not "
-            f"{len(spans)} for {len(sequences)} sequences."
+            f"Expected at least one sequence and one answer span per sequence, not {len(spans)} "
+            f"for {len(sequences)} sequences."
         )
     for i, (begin, end) in enumerate(spans):
         if not 0 <= begin <= end < len(sequences[i]):

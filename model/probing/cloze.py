@@ -92,8 +92,8 @@ def count_restored_gaps(
     """
     if gap_interval < 2:
         raise ValueError(
-            f"gap_interval must be at least 2, not {gap_interval}: the model needs text between "
-            "the gaps."
+            f"gap_interval must be at least 2, not {gap_interval}, because the model needs text "
+            "between the gaps."
         )
     gap_positions = [np.arange(gap_interval, len(text), gap_interval) for text in texts]
     texts_with_gaps = [i for i, positions in enumerate(gap_positions) if len(positions)]
@@ -102,7 +102,8 @@ def count_restored_gaps(
         masked_text = check_token_ids(texts[i], model.config.vocab_size, f"Sequence {i}")
         if mask_id in masked_text:
             raise ValueError(
-                f"Sequence {i} already contains the mask token (id {mask_id}): remove it first."
+                f"Sequence {i} already contains the mask token (id {mask_id}): remove the mask "
+                "token first."
             )
         masked_text[gap_positions[i]] = mask_id
         masked_texts.append(masked_text.tolist())

@@ -82,8 +82,8 @@ def fit_linear_probe(
     label_array = np.asarray(labels)
     if len(label_array) != len(features) or not len(label_array):
         raise ValueError(
-            "There must be at least one row of features, and one label for each row, not "
-            f"{len(label_array)} for {len(features)} rows."
+            f"Expected at least one row of features and one label per row, not {len(label_array)} "
+            f"for {len(features)} rows."
         )
     if (
         label_array.dtype.kind not in "iu"
@@ -143,8 +143,8 @@ def compute_token_states(
     """
     if len(positions) != len(sequences):
         raise ValueError(
-            f"There must be one position for each sequence, not {len(positions)} for "
-            f"{len(sequences)} sequences."
+            f"Expected one position per sequence, not {len(positions)} for {len(sequences)} "
+            "sequences."
         )
     lengths = [
         len(check_token_ids(sequence, model.config.vocab_size, f"Sequence {i}"))
@@ -153,7 +153,8 @@ def compute_token_states(
     for i, (position, length) in enumerate(zip(positions, lengths, strict=True)):
         if not -length <= position < length:
             raise ValueError(
-                f"Sequence {i} has no token at position {position}: it has {length} tokens."
+                f"Sequence {i} has no token at position {position} because it has only {length} "
+                "tokens."
             )
     shape = (model.config.n_layers + 1, len(sequences), model.config.d_model)
     states = np.empty(shape, dtype=np.float32)
@@ -191,8 +192,8 @@ def evaluate_layer_probes(
     label_array = np.asarray(labels)
     if not len(held_out_mask) == len(label_array) == len(sequences):
         raise ValueError(
-            "There must be one label and one value of is_held_out for each sequence, not "
-            f"{len(label_array)} and {len(held_out_mask)} for {len(sequences)} sequences."
+            f"Expected one label and one is_held_out value per sequence, not {len(label_array)} "
+            f"and {len(held_out_mask)} for {len(sequences)} sequences."
         )
     if held_out_mask.all() or not held_out_mask.any():
         raise ValueError(

@@ -60,7 +60,7 @@ def copy_model_with_task_settings(
         if old_settings[key] != new_settings[key]:
             raise ValueError(
                 f"{model_name} has {key} = {old_settings[key]}, but the job has {key} = "
-                f"{new_settings[key]}. Fine-tuning cannot change {key}: set it to "
+                f"{new_settings[key]}. Fine-tuning cannot change {key}; set it to "
                 f"{old_settings[key]}."
             )
     adapted_model = Transformer(config)

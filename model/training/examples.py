@@ -67,8 +67,8 @@ def truncate_pair(
     token_budget = context - 3  # a begin token before each, an end token after the target
     if token_budget < 2:
         raise ValueError(
-            f"A context of {context} tokens is too short for a source and its target: increase it "
-            "to at least 5."
+            f"A context of {context} tokens is too short for a source and its target: increase "
+            "the context to at least 5 tokens."
         )
     source = source[: 3 * token_budget // 4]
     return source, target[: token_budget - len(source)]
@@ -131,7 +131,7 @@ class ExampleRows:
             )
             self.first_sentence_lengths = table["first_sentence_length"].to_numpy().astype(np.int64)
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            raise ValueError(f"{path} is not a file of examples: {error}.") from error
+            raise ValueError(f"{path} is not an example file: {error}.") from error
         if not len(table):
             raise ValueError(f"{path} has no examples, so there is nothing to train on.")
         self._check_model_fits(config)
@@ -147,9 +147,9 @@ class ExampleRows:
         ):
             if len(id_values) and not low <= int(id_values.min()) <= int(id_values.max()) < high:
                 raise ValueError(
-                    f"{self.path} has ids that range from {id_values.min()} to {id_values.max()}, "
-                    f"but this model's ids range from {low} to {high - 1}: was the file written "
-                    "for another model?"
+                    f"{self.path} contains ids from {id_values.min()} to {id_values.max()}, but "
+                    f"this model's ids range from {low} to {high - 1}. Was the file written for "
+                    "another model?"
                 )
         context = config.context
         if config.labels:
@@ -160,12 +160,13 @@ class ExampleRows:
         elif config.architecture == "encoder_decoder":
             is_valid = (read_lengths <= context) & (target_lengths < context)
             requirement = (
-                f"an example may have at most {context} source and {context - 1} target tokens"
+                f"an example can have at most {context} source tokens and {context - 1} target "
+                "tokens"
             )
         else:
             is_valid = read_lengths + target_lengths + 3 <= context
             requirement = (
-                f"an example may have at most {context - 3} source and target tokens together"
+                f"an example can have at most {context - 3} source and target tokens in total"
             )
         if not is_valid.all():
             row = int(np.argmin(is_valid))
@@ -213,7 +214,7 @@ def open_dataset_rows(
     if not are_examples:
         return open_packed_rows(source, copy_path, config.context, config.vocab_size)
     if not isinstance(source, str):
-        raise ValueError("Examples must be in one file: specify a single path.")
+        raise ValueError("Examples must be in a single file: specify one path.")
     return ExampleRows(Path(source), config)
 
 

@@ -32,8 +32,7 @@ def choose_device(device_name: str, local_rank: int = 0) -> torch.device:
     if local_rank >= torch.cuda.device_count():
         raise ValueError(
             f"There is no CUDA device for process {local_rank + 1} on this machine (number of "
-            f"CUDA devices: {torch.cuda.device_count()}): reduce the value of the setting "
-            "'processes'."
+            f"CUDA devices: {torch.cuda.device_count()}): reduce the 'processes' setting."
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)

@@ -114,8 +114,8 @@ class TrainingOffer:
             is_valid = None
         if not is_valid:
             raise TrainingError(
-                "What the first host offers is not a training of Hallmark: check the setting "
-                "rendezvous."
+                "The first host does not offer a Hallmark training run: check the rendezvous "
+                "setting."
             )
         return offer
 
@@ -146,8 +146,8 @@ def serve_store(address: RendezvousAddress) -> TCPStore:
         is_loopback = ipaddress.ip_address(ip_address).is_loopback
         if is_loopback and address.host not in ("localhost", ip_address):
             raise TrainingError(
-                f"{address.host} means {ip_address} on this host, which no other host reaches: set "
-                "train.rendezvous to an address that other hosts reach."
+                f"{address.host} resolves to {ip_address} on this host, which other hosts cannot "
+                "reach: set train.rendezvous to an address that other hosts can reach."
             )
         listener = socket.create_server((ip_address, address.port), backlog=512)
     except OSError as error:
@@ -187,8 +187,8 @@ def connect_to_store(address: RendezvousAddress) -> TCPStore:
     thread.join(ANSWER_SECONDS + 1)
     if not stores:
         raise TrainingError(
-            f"No training of Hallmark answers at {address}: check the setting rendezvous and the "
-            "network."
+            f"No Hallmark training run responds at {address}: check the rendezvous setting and "
+            "the network."
         )
     return stores[0]
 
@@ -202,7 +202,9 @@ def read_offer(store: TCPStore) -> TrainingOffer:
     try:
         data = store.get("offer")
     except RuntimeError as error:
-        raise TrainingError("The first host does not say what it trains.") from error
+        raise TrainingError(
+            "The first host did not send a description of its training run."
+        ) from error
     return TrainingOffer.parse(data)
 
 
@@ -272,7 +274,7 @@ class OtherHosts:
                 raise TrainingError(_describe_lost_hosts(lost_names))
             if time.monotonic() > deadline:
                 raise TrainingError(
-                    f"Only {joined_count + 1} of {self.count + 1} hosts came to {rendezvous} "
+                    f"Only {joined_count + 1} of {self.count + 1} hosts joined at {rendezvous} "
                     f"within {JOIN_SECONDS:g} seconds: start hallmark join-training on the other "
                     "hosts, and run the command again."
                 )
@@ -315,8 +317,9 @@ class OtherHosts:
                 exit_code = self._read_exit_code(host)
                 if exit_code not in (None, 0, PEER_ENDED_EXIT_CODE):
                     return (
-                        f"The training failed on host {self._read_name(host)} with exit code "
-                        f"{exit_code}, and hallmark join-training says there why: {RERUN_ADVICE}."
+                        f"Training failed on host {self._read_name(host)} with exit code "
+                        f"{exit_code}. See the output of hallmark join-training on that host for "
+                        f"the reason, then {RERUN_ADVICE}."
                     )
             time.sleep(0.5)
         return None
@@ -420,7 +423,8 @@ def join_training(
         host = store.add("places", 1)
         if not 0 < host < config.hosts:
             raise TrainingError(
-                f"All {config.hosts} hosts have joined this training: no more hosts are needed."
+                f"All {config.hosts} hosts have already joined this training run, so no more "
+                "hosts are needed."
             )
         store.set(f"name/{host}", socket.gethostname())
         heartbeat = _Heartbeat(store, address, host)
@@ -434,7 +438,7 @@ def join_training(
     with suppress(RuntimeError):
         store.set(f"ended/{host}", str(exit_code))
     if exit_code == PEER_ENDED_EXIT_CODE:
-        raise TrainingError("The training has ended on another host: the run says why.")
+        raise TrainingError("Training has ended on another host. See the run for the reason.")
     return exit_code
 
 
@@ -478,7 +482,10 @@ class _Heartbeat:
 
 
 def _describe_lost_first_host(address: RendezvousAddress) -> str:
-    return f"The first host, {address}, no longer answers: the run says why its training has ended."
+    return (
+        f"The first host, {address}, no longer responds. See the run for the reason why its "
+        "training ended."
+    )
 
 
 def _launch(

@@ -81,15 +81,15 @@ def read_job(job_path: str) -> TrainingJob:
         raise ValueError(f"The job {job_path} cannot be read: {error}.") from error
     if not isinstance(job, dict) or not REQUIRED_KEYS <= set(job) <= REQUIRED_KEYS | OPTIONAL_KEYS:
         raise ValueError(
-            f"The job {job_path} must have the keys {', '.join(sorted(REQUIRED_KEYS))}; the keys "
-            f"{', '.join(sorted(OPTIONAL_KEYS))} are optional, and no others are allowed."
+            f"The job {job_path} must have the keys {', '.join(sorted(REQUIRED_KEYS))}. The keys "
+            f"{', '.join(sorted(OPTIONAL_KEYS))} are optional, and no other keys are allowed."
         )
     data_settings = job["data"]
     data_keys = {"train", "validation", "groups"}
     if not isinstance(data_settings, dict) or not set(data_settings) <= data_keys:
         raise ValueError(
-            f"Job {job_path}: data must be an object with the key train and, optionally, the "
-            "keys validation and groups."
+            f"Job {job_path}: data must be an object with the key train and the optional keys "
+            "validation and groups."
         )
     for name, value, is_required in (
         ("tokenizer", job["tokenizer"], True),
@@ -115,7 +115,7 @@ def read_job(job_path: str) -> TrainingJob:
             raise ValueError(f"Job {job_path}: {name} must be true or false, not {job[name]!r}.")
     versions = job.get("versions", {})
     if not isinstance(versions, dict) or not all(isinstance(v, str) for v in versions.values()):
-        raise ValueError(f"Job {job_path}: versions must be an object whose values are texts.")
+        raise ValueError(f"Job {job_path}: versions must be an object whose values are strings.")
     return TrainingJob(
         config_from_dict(ModelConfig, job["model"]),
         config_from_dict(TrainConfig, job["train"]),
@@ -136,18 +136,18 @@ def check_job(job: TrainingJob, process_count: int) -> None:
     objective, architecture = job.train_config.objective, job.model_config.architecture
     if ARCHITECTURE_BY_OBJECTIVE[objective] != architecture:
         raise ValueError(
-            f"The objective {objective} needs the architecture "
+            f"The objective {objective} requires the architecture "
             f"{ARCHITECTURE_BY_OBJECTIVE[objective]}, not {architecture}: change train.objective "
             "or model.architecture."
         )
     if job.model_config.labels and not job.uses_examples:
         raise ValueError(
             "A model with labels learns from examples, not from packed text: set examples to true "
-            "and data to files of examples, or remove model.labels."
+            "and data to example files, or remove model.labels."
         )
     if job.has_frozen_body and job.model_config.tie_embeddings:
         raise ValueError(
-            "With frozen = true only the output layer is trained, but this model uses the "
+            "With frozen = true, only the output layer is trained, but this model uses the "
             "embedding table as its output layer: set tie_embeddings or frozen to false."
         )
     if job.train_config.batch_size % (job.train_config.accumulation_steps * process_count):

@@ -88,8 +88,8 @@ class PackedRows:
         row_bytes = 4 * context
         if byte_count == 0 or byte_count % row_bytes:
             raise ValueError(
-                f"{path} has {byte_count:,} bytes, but must consist of whole rows of {context} "
-                f"tokens, {row_bytes:,} bytes each."
+                f"{path} has {byte_count:,} bytes, but must consist of complete rows of {context} "
+                f"tokens ({row_bytes:,} bytes per row)."
             )
         self.path, self.sha256 = path, sha256
         self.ids = np.memmap(
@@ -219,7 +219,7 @@ def _iter_id_arrays(
             raise ValueError(f"{path} is not a readable parquet file: {error}.") from error
         except KeyError:
             raise ValueError(
-                f"{path} has no column 'token_ids', so it is not a packed table: specify the path "
+                f"{path} has no 'token_ids' column, so it is not a packed table: specify the path "
                 "of a packed table."
             ) from None
         has_context_width = (
@@ -227,20 +227,21 @@ def _iter_id_arrays(
         )
         if not has_context_width or not pa.types.is_integer(column_type.value_type):
             raise ValueError(
-                f"The column token_ids of {path} has the type {column_type}, but the model reads "
-                f"rows of {context} integers: pack the corpus with the context length of the model."
+                f"The token_ids column of {path} has the type {column_type}, but the model reads "
+                f"rows of {context} integers: pack the corpus with the model's context length."
             )
         for batch in _iter_id_columns(file, path):
             if batch.null_count or batch.flatten().null_count:
                 raise ValueError(
-                    f"The column token_ids of {path} has missing values: is the file a packed "
+                    f"The token_ids column of {path} has missing values. Is the file a packed "
                     "table?"
                 )
             ids = batch.flatten().to_numpy(zero_copy_only=False)
             if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
                 raise ValueError(
                     f"{path} has token ids from {ids.min()} to {ids.max()}, but the model's "
-                    f"vocabulary has {vocab_size} tokens: was it packed with another tokenizer?"
+                    f"vocabulary has {vocab_size} tokens. Was the file packed with another "
+                    "tokenizer?"
                 )
             yield ids.astype(np.int32, copy=False)
 

@@ -103,16 +103,17 @@ def main(arguments: list[str]) -> int:
         message = str(error)
     except OSError as error:
         message = (
-            f"A file could not be read or written: {error}. The last saved state is intact: run "
-            "again to resume from it."
+            f"A file could not be read or written: {error}. The last saved state is intact. Run "
+            "the command again to resume from it."
         )
     except RuntimeError as error:
         error_text = str(error)
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in error_text:
             message = (
                 "Out of memory: increase train.accumulation_steps or set "
-                "train.activation_checkpointing, and run again to resume from the last saved "
-                "state; or start again with a lower train.batch_size or a smaller model."
+                "train.activation_checkpointing, then run the command again to resume from the "
+                "last saved state. Alternatively, start again with a lower train.batch_size or a "
+                "smaller model."
             )
         elif parallel.is_under_torchrun() and (
             isinstance(error, torch.distributed.DistError)
@@ -126,8 +127,8 @@ def main(arguments: list[str]) -> int:
             return PEER_ENDED_EXIT_CODE  # that process reports the error
         elif "CUDA error" in error_text:
             message = (
-                f"The GPU failed ({error_text.splitlines()[0]}). The last saved state is intact: "
-                "run again to resume from it."
+                f"The GPU failed ({error_text.splitlines()[0]}). The last saved state is intact. "
+                "Run the command again to resume from it."
             )
         else:
             raise

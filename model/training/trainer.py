@@ -194,9 +194,9 @@ class Trainer:
             if model.config != self.model_config:
                 if not job.uses_examples:
                     raise ValueError(
-                        f"The model config of the checkpoint {start_folder} differs from that of "
-                        "the job, and training on packed text cannot change it: use the model "
-                        "config of the checkpoint in the job."
+                        f"The model config of the checkpoint {start_folder} differs from the "
+                        "job's model config, and training on packed text cannot change it: use "
+                        "the checkpoint's model config in the job."
                     )
                 model = copy_model_with_task_settings(
                     model, self.model_config, f"The checkpoint {start_folder}"
@@ -204,9 +204,9 @@ class Trainer:
             start_tokenizer = (start_folder / checkpoint.TOKENIZER_FILE).read_bytes()
             if start_tokenizer != self.tokenizer_path.read_bytes():
                 raise ValueError(
-                    f"The tokenizer of the checkpoint {start_folder} differs from that of the job: "
-                    "pack the corpus with the checkpoint's tokenizer, and use this tokenizer in "
-                    "the job."
+                    f"The tokenizer of the checkpoint {start_folder} differs from the job's "
+                    "tokenizer: pack the corpus with the checkpoint's tokenizer, and use that "
+                    "tokenizer in the job."
                 )
         if self.world.rank:
             torch.manual_seed(self.config.seed + self.world.rank)  # own dropout in each process

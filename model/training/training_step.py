@@ -131,10 +131,10 @@ class TrainingStep:
         if config.on_divergence == "stop" or guard.divergent_steps > MAX_SKIPPED_STEPS:
             earlier_skipped = guard.divergent_steps - 1
             if earlier_skipped:
-                description += f" (skipped steps immediately before it: {earlier_skipped})"
+                description += f" (number of steps skipped immediately before: {earlier_skipped})"
             raise TrainingError(
                 f"Training diverged at step {metrics.step}: {description}. Reduce learning_rate "
                 f"(now {config.learning_rate}) or max_grad_norm (now {config.max_grad_norm})."
             )
         if self.world.is_first:
-            emit_event("skipped", step=metrics.step, message=f"{description}: the step is skipped")
+            emit_event("skipped", step=metrics.step, message=f"{description}; skipping this step")

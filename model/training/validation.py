@@ -112,7 +112,7 @@ def read_group_spans(path: str, packed_rows: PackedRows) -> pa.Table:
     )
     if any(column.null_count for column in table.columns) or not is_valid.all():
         raise ValueError(
-            f"The group table {path} has missing values, or has spans outside the {row_count:,} "
+            f"The group table {path} has missing values or spans outside the {row_count:,} "
             f"validation rows of {context} tokens: create a table for these validation rows."
         )
     return table

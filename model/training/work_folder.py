@@ -30,7 +30,7 @@ IDENTITY_DIFFERENCES = {
     "model": "another model config",
     "train": "other training settings",
     "data": "other data",
-    "start": "another checkpoint to start from",
+    "start": "another start checkpoint",
     "frozen": "another value of 'frozen'",
     "draws": "other random draws",
 }
@@ -85,8 +85,8 @@ def read_state_header(work_folder: Path, step: int) -> StateHeader:
         header = json.loads((state_folder / "state.json").read_text(encoding="utf-8"))
         if header["format"] != STATE_FORMAT:
             raise OtherTrainingError(
-                f"The training state {state_folder} was written by another version of this "
-                "program: use another work folder, or remove this one."
+                f"The training state {state_folder} was written by another version of Hallmark: "
+                "use another work folder, or remove this folder."
             )
         config_from_dict(TrainConfig, header["config"])
         if header["step"] != step:
@@ -95,9 +95,7 @@ def read_state_header(work_folder: Path, step: int) -> StateHeader:
         for period in header["history"]:
             typed_values += [(period["from"], int), (period["settings"], dict)]
         if not all(isinstance(value, expected_type) for value, expected_type in typed_values):
-            raise TypeError(
-                "the identity or the history in the header of the state has the wrong type"
-            )
+            raise TypeError("the identity or the history in the state's header has the wrong type")
         return dict(header)
     except OtherTrainingError:
         raise
@@ -121,16 +119,16 @@ def find_resumable_step(
         for key in identity:
             if header["identity"].get(key) != identity[key]:
                 raise OtherTrainingError(
-                    f"The work folder {work_folder} belongs to a training run with "
-                    f"{IDENTITY_DIFFERENCES[key]}: use another work folder, or remove this one."
+                    f"The work folder {work_folder} contains a training run with "
+                    f"{IDENTITY_DIFFERENCES[key]}: use another work folder, or remove this folder."
                 )
         if have_same_rates_until(config_from_dict(TrainConfig, header["config"]), config, step):
             return step
     if state_steps:
         raise OtherTrainingError(
-            f"The work folder {work_folder} belongs to a training run that has another "
+            f"The work folder {work_folder} contains a training run that has a different "
             f"learning-rate schedule and has reached step {state_steps[0]}: use another work "
-            "folder, or remove this one."
+            "folder, or remove this folder."
         )
     return None
 

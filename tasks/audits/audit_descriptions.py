@@ -15,14 +15,14 @@ SIGNIFICANCE_LEVEL = 0.05
 
 #: Why a study of error rates does not measure audits of real people or of words.
 NO_INVENTED_GROUPS = (
-    "The audit tests words, pronouns, occupations or real groups, mostly from public data "
-    "sets. The groups of a trial are invented and are not among them."
+    "The audit tests words, pronouns, occupations or real groups, mostly from public data sets. "
+    "It does not test the invented groups of a trial."
 )
 
 #: Why a study of error rates does not measure audits of the whole model.
 NO_CANDIDATES = (
-    "The audit gives values only for the whole model or for the user's prompts, so a trial has no "
-    "candidates that the audit could compare."
+    "The audit measures only the whole model or the user's prompts, so a trial has no candidates "
+    "for it to compare."
 )
 
 
@@ -240,7 +240,7 @@ CAPABILITY_METRICS = {
     "bits_per_byte": "Bits per byte",
     "bits_per_byte_difference": "Difference from baselines in bits per byte",
     "agreement_accuracy": "Subject-verb agreement accuracy",
-    "garden_path_share": "Garden-path effects that the model shows",
+    "garden_path_share": "Garden-path effects shown by the model",
     "cloze_accuracy": "Cloze accuracy",
 }
 

@@ -33,32 +33,32 @@ TOKEN_ID_LISTS = pa.list_(pa.list_(pa.int32()))
 HELD_OUT_TEXT = "held-out text"
 
 REQUESTS = table_schema(
-    "Requests to the model; rows with equal requests have the same id.",
-    column("request", ID_TYPE, "id", "id of the request: a hash of its content"),
-    column("item", ID_TYPE, "id", "id of the item that the request is about"),
+    "Requests to the model. Rows with identical requests have the same id.",
+    column("request", ID_TYPE, "id", "request id: a hash of the request's content"),
+    column("item", ID_TYPE, "id", "id of the item for which the request was made"),
     column(
         "part",
         pa.string(),
         "label",
-        "name that distinguishes this request from the other requests for the same item; empty if "
-        "the item has only one request",
+        "name that distinguishes the request from other requests for the same item; empty if the "
+        "item has only one request",
     ),
     column(
         "kind",
         pa.string(),
         "label",
-        "generate: continue the context; score: give the probability of each target after the "
-        "context; complete: give the most probable texts after the context (for a masked "
-        "model, between the context and the target); embed: average the hidden states over "
-        "positions in each target",
+        "generate: continue the context; score: return the probability of each target after the "
+        "context; complete: return the most probable texts after the context (for a masked model, "
+        "between the context and the target); embed: average the hidden states over positions in "
+        "each target",
     ),
-    column("context_ids", pa.list_(pa.int32()), "personal", "token ids of the context"),
+    column("context_ids", pa.list_(pa.int32()), "personal", "context token ids"),
     column(
         "target_ids",
         TOKEN_ID_LISTS,
         "personal",
-        "token ids of the targets (the texts to score or embed after the context), one list "
-        "per target; null if texts are generated",
+        "target token ids (a target is a text to score or embed after the context), one list per "
+        "target; null if texts are generated",
     ),
     column(
         "target_positions",
@@ -115,34 +115,34 @@ REQUESTS = table_schema(
         "top_k",
         pa.int32(),
         "figure",
-        "number of most probable tokens to sample from; 0 for all tokens",
+        "number of most probable tokens from which to sample; 0 for all tokens",
     ),
     column("seed", pa.int64(), "figure", "random seed for sampling"),
     column(
         "doc_ids",
         pa.list_(pa.binary()),
         "id",
-        "ids of corpus documents whose text is part of the request; null if there are none",
+        "ids of corpus documents whose text is in the request; null if there are none",
     ),
     column(
         "source_text",
         pa.large_string(),
         "corpus text",
-        "the part of the text that comes from the documents listed in the column doc_ids",
+        "the part of the text that is from the documents listed in the doc_ids column",
     ),
     column(
         "prefix_text",
         pa.large_string(),
         "audit text",
-        "text that is placed before the generated text for a scorer that rates whole texts; null "
-        "if only the generated text is scored",
+        "text placed before the generated text for a scorer that rates whole texts; null if only "
+        "the generated text is scored",
     ),
     column(
         "masked_words",
         pa.list_(pa.string()),
         "label",
-        "words that refer to the people described; these words are masked in the text that a "
-        "scorer of whole texts reads",
+        "words that refer to the people described; they are masked in the input of a scorer that "
+        "rates whole texts",
     ),
 )
 
@@ -162,43 +162,42 @@ REQUEST_SETTINGS = (
 )
 
 LOOKUPS = table_schema(
-    "Texts to search for in the training text, in order to count how often the text of each item "
-    "was read in training (an item is one measured example).",
-    column("item", ID_TYPE, "id", "id of the item that the text belongs to"),
+    "Texts to search for in the training text, to count how often the text of each item (a "
+    "measured example) was read in training.",
+    column("item", ID_TYPE, "id", "id of the item that contains the text"),
     column(
         "token_ids",
         pa.list_(pa.int32()),
         "personal",
-        "token ids of the text to search for, tokenized as in the training text",
+        "token ids of the text to search for, tokenized in the same way as the training text",
     ),
     column(
         "doc_ids",
         pa.list_(pa.binary()),
         "id",
-        "ids of corpus documents whose text is part of the text to search for; null if there "
-        "are none",
+        "ids of corpus documents whose text is in the text to search for; null if there are none",
     ),
     column(
         "source_text",
         pa.large_string(),
         "corpus text",
-        "the part of the text that comes from the documents listed in the column doc_ids",
+        "the part of the text that is from the documents listed in the doc_ids column",
     ),
 )
 
 TOKENIZER = table_schema(
-    "Properties of the audited model's tokenizer and configuration on which the requests depend.",
+    "Tokenizer and configuration properties of the audited model on which the requests depend.",
     column("model_kind", pa.string(), "label", "causal or masked"),
     column(
         "opening_description",
         pa.string(),
         "project text",
-        "description of the tokens that the model reads before each text",
+        "description of the tokens that precede each text in the model's input",
     ),
 )
 
 SKIPPED = table_schema(
-    "Measurements for which no request was sent to the model, with the reason for each.",
+    "Measurements for which no request was sent to the model, with the reasons.",
     column(
         "metric",
         pa.string(),
@@ -209,13 +208,13 @@ SKIPPED = table_schema(
         "slice",
         SLICE_TYPE,
         "label",
-        "skipped slice (subset of the items), in the same form as in the 'findings' table",
+        "skipped slice (a subset of the items), in the format used in the 'findings' table",
     ),
     column(
         "reason",
         pa.string(),
         "project text",
-        "reason why the measurement was skipped, as in the 'findings' table",
+        "reason for skipping the measurement, as in the 'findings' table",
     ),
     column(
         "count",
@@ -228,17 +227,17 @@ SKIPPED = table_schema(
 
 #: The columns that identify a response.
 RESPONSE_KEY = (
-    column("request", ID_TYPE, "id", "id of the request that is answered"),
+    column("request", ID_TYPE, "id", "id of the answered request"),
     column(
         "draw",
         pa.int32(),
         "figure",
-        "index of the generated text or of the target, counted from 0",
+        "index of the generated text or target, starting from 0",
     ),
 )
 
 RESPONSES = table_schema(
-    "Responses of the model: one row per generated text or per target text that it scored.",
+    "Model responses, one row per generated text or scored target text.",
     *RESPONSE_KEY,
     column(
         "text",
@@ -257,29 +256,29 @@ RESPONSES = table_schema(
         "log_probs",
         pa.list_(pa.float32()),
         "figure",
-        "log probability of each token under the model",
+        "log probability of each token according to the model",
         unit="nats",
     ),
     column(
         "ranks",
         pa.list_(pa.int32()),
         "figure",
-        "rank of each token by probability among all tokens allowed at its position, from 1; "
-        "null if the rank was not requested",
+        "rank of each token by probability among all tokens allowed at its position, starting "
+        "from 1; null if the rank was not requested",
     ),
     column(
         "vocabulary_mean",
         pa.list_(pa.float32()),
         "figure",
-        "mean of the model's log probabilities over the vocabulary, at the position of each token",
+        "mean of the model's log probabilities over the vocabulary at each token position",
         unit="nats",
     ),
     column(
         "vocabulary_std",
         pa.list_(pa.float32()),
         "figure",
-        "standard deviation of the model's log probabilities over the vocabulary, at the "
-        "position of each token",
+        "standard deviation of the model's log probabilities over the vocabulary at each token "
+        "position",
         unit="nats",
     ),
     column(
@@ -294,40 +293,38 @@ RESPONSES = table_schema(
         "stop_reason",
         pa.string(),
         "label",
-        "reason why generation ended: end (the model ended its text) or length (the "
+        "reason why generation ended: end (the model generated its end token) or length (the "
         "maximum length was reached); empty for a target",
     ),
 )
 
 UNTRAINED_MODELS = table_schema(
-    "Small models with random weights that have the same tokenizer and architecture as the "
-    "audited model; they show what an audit reports if there is no effect.",
-    column("model", pa.int32(), "figure", "index of the model, from 0"),
+    "Small models with random weights and the same tokenizer and architecture as the audited "
+    "model. They show what an audit reports if there is no effect.",
+    column("model", pa.int32(), "figure", "model index, starting from 0"),
     column("seed", pa.int64(), "figure", "random seed of the model's weights"),
-    column(
-        "parameters", pa.int64(), "figure", "number of parameters of the model", unit="parameters"
-    ),
+    column("parameters", pa.int64(), "figure", "number of model parameters", unit="parameters"),
     column(
         "failure",
         pa.string(),
         "project text",
-        "reason why the model could not be built or gave no responses; empty if it gave responses",
+        "reason why the model could not be built or returned no responses; empty if it returned "
+        "responses",
     ),
 )
 
 UNTRAINED_LOG_PROBS = table_schema(
     "Log probabilities that small untrained models assign to target texts, one row per model and "
     "target text.",
-    column("model", pa.int32(), "figure", "index of the model, as in the 'untrained_models' table"),
+    column("model", pa.int32(), "figure", "model index, as in the 'untrained_models' table"),
     *RESPONSE_KEY,
     RESPONSES.field("log_probs"),
 )
 
 EMBEDDINGS = table_schema(
-    "Embeddings of the targets, one row per target; a target whose embedding was not requested has "
-    "no row.",
-    column("request", ID_TYPE, "id", "the request that is answered"),
-    column("draw", pa.int32(), "figure", "index of the target, from 0"),
+    "Target embeddings, one row per target. A target whose embedding was not requested has no row.",
+    column("request", ID_TYPE, "id", "the answered request"),
+    column("draw", pa.int32(), "figure", "target index, starting from 0"),
     column("layer", pa.int32(), "figure", "layer, as in the request"),
     column(
         "vector",
@@ -338,42 +335,47 @@ EMBEDDINGS = table_schema(
 )
 
 MODEL = table_schema(
-    "Numeric precision and batch size with which the audited model ran; no row if "
-    "there were no requests.",
-    column("dtype", pa.string(), "label", "data type of the weights: float32, bfloat16 or float16"),
+    "Numeric precision and batch size used to run the audited model. The table is empty if there "
+    "were no requests.",
+    column(
+        "dtype",
+        pa.string(),
+        "label",
+        "data type of the model weights: float32, bfloat16 or float16",
+    ),
     column("precision", pa.string(), "label", "precision of matrix products: fp32, bf16 or fp16"),
     column(
         "batch_size",
         pa.int32(),
         "figure",
-        "maximum number of rows in one call to the model; null if not set",
+        "maximum number of rows per call to the model; null if not set",
         unit="rows",
     ),
 )
 
 TRAINING_OVERLAP = table_schema(
-    "Overlap of each response with the training text; rows are in the order of the responses.",
+    "Overlap of each response with the training text. Rows are in the same order as the responses.",
     *RESPONSE_KEY,
     column(
         "longest_run_tokens",
         pa.int32(),
         "figure",
-        "length in tokens of the longest run of tokens that also occurs in the training text; "
-        "0 if no run has the minimum length; null if the row describes a target text",
+        "length of the longest run of tokens that also occurs in the training text; 0 if no run "
+        "has the minimum length; null if the row describes a target text",
         unit="tokens",
     ),
     column(
         "verbatim_tokens",
         pa.int32(),
         "figure",
-        "number of tokens that are part of verbatim runs of training text",
+        "number of tokens in verbatim runs of training text",
         unit="tokens",
     ),
     column(
         "planted_run_tokens",
         pa.int32(),
         "figure",
-        "length in tokens of the longest run of tokens that also occurs in a planted document",
+        "length of the longest run of tokens that also occurs in a planted document",
         unit="tokens",
     ),
 )
@@ -382,15 +384,14 @@ TRAINING_OVERLAP = table_schema(
 OVERLAP_COLUMNS = ("longest_run_tokens", "verbatim_tokens", "planted_run_tokens")
 
 OCCURRENCE_COUNTS = table_schema(
-    "Number of times that the texts of each item were read in training, summed over the texts.",
-    column("item", ID_TYPE, "id", "id of the item that the texts belong to"),
+    "Number of times each item's texts were read in training, summed over the texts.",
+    column("item", ID_TYPE, "id", "id of the item that contains the texts"),
     column(
         "occurrences",
         pa.int64(),
         "figure",
-        "number of times that the complete texts of the item had been read in training up to the "
-        "checkpoint's step; null if the texts are shorter than the shortest recorded run of "
-        "tokens",
+        "number of times the item's complete texts had been read in training up to the "
+        "checkpoint's step; null if the texts are shorter than the shortest recorded run of tokens",
         unit="times",
     ),
 )
@@ -409,16 +410,16 @@ REFERENCE_SCORES = table_schema(
 )
 
 SCORES = table_schema(
-    "Scores of texts; each distinct text has one row per scorer.",
+    "Text scores, one row per distinct text and scorer.",
     column("text_hash", ID_TYPE, "id", "hash of the text"),
-    column("scorer", pa.string(), "label", "name and digest of the scorer that gave the score"),
+    column("scorer", pa.string(), "label", "name and digest of the scorer that assigned the score"),
     column("head", pa.string(), "label", "scored property, such as toxicity or insult"),
     column("score", pa.float32(), "figure", "score; null if the scorer failed", unit="score"),
 )
 
 #: Lets findings name the scorers even where no text could be scored.
 SCORERS = table_schema(
-    "The scorers that were used.",
+    "Scorers used by the audit.",
     column(
         "scorer", pa.string(), "label", "name and digest of the scorer, as in the 'findings' table"
     ),
@@ -428,7 +429,7 @@ SCORERS = table_schema(
 )
 
 CONTROL_SCORES = table_schema(
-    "Scores of the texts that test the scorers; the correct judgement of each text is known.",
+    "Scores of the texts used to test the scorers. The correct judgement of each text is known.",
     column("scorer", pa.string(), "label", "name and digest of the tested scorer"),
     column("head", pa.string(), "label", "the tested property: toxicity, sentiment or regard"),
     column("text_kind", pa.string(), "label", "kind of text, such as threats or dialect"),
@@ -436,14 +437,14 @@ CONTROL_SCORES = table_schema(
         "pair",
         pa.int64(),
         "figure",
-        "index of the pair of templates from which the text was composed; texts from the same pair "
-        "are similar and count as one cluster",
+        "index of the template pair from which the text was composed; texts from the same pair "
+        "are similar and are treated as one cluster",
     ),
     column(
         "mentioned_group",
         pa.string(),
         "label",
-        "group of people that the text mentions, if mentions of the group are tested",
+        "group of people mentioned in the text, if mentions of the group are tested",
     ),
     column("text", pa.string(), "audit text", "the text", judged_by="assumed_toxicity"),
     column(
@@ -465,7 +466,7 @@ CONTROL_SCORES = table_schema(
         "failure_reason",
         pa.string(),
         "project text",
-        "why the scorer gave some texts no score; empty if it scored all texts",
+        "reason why the scorer returned no score for some texts; empty if it scored all texts",
     ),
 )
 
@@ -475,8 +476,7 @@ CROSSED_CLUSTER = column(
     "crossed_cluster",
     pa.string(),
     "label",
-    "second cluster of the item; intervals account for both clusters of an item (two-way "
-    "clustering)",
+    "second cluster of the item; intervals account for both clusters (two-way clustering)",
 )
 
 
@@ -498,19 +498,19 @@ def build_items_schema(
         text_kind: The kind of content of the ``text`` column.
     """
     return table_schema(
-        "Measured examples (items), one row per item.",
-        column("item", ID_TYPE, "id", "id of the item: a hash of its content"),
+        "Measured examples (called items), one row per item.",
+        column("item", ID_TYPE, "id", "item id: a hash of the item's content"),
         column(
             "cluster",
             pa.string(),
             "label",
-            "cluster of the item; items of one cluster are not independent",
+            "cluster of the item; items in the same cluster are not independent",
         ),
         column(
             "text",
             pa.large_string(),
             text_kind,
-            "text of the item that is given to a scorer or to the model",
+            "text of the item that is passed to a scorer or to the model",
         ),
         *tag_columns,
     )

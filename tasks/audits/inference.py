@@ -78,9 +78,8 @@ class RespondConfig(StageConfig):
     batch_size: int | None = Field(
         default=None,
         ge=1,
-        description="maximum number of rows in one call to a Hugging Face model, not counting "
-        "the beams of a beam search; by default, as many rows as fit into the memory "
-        "reserved for logits",
+        description="maximum number of rows per call to a Hugging Face model, not counting beams "
+        "in a beam search; by default, as many rows as fit into the memory reserved for logits",
     )
 
 

@@ -14,14 +14,14 @@ from hallmark.tasks.contract import StageConfig, StageContext, column, stage, ta
 FAILED, SKIPPED_BY_USER = "failed", "skipped by the user"
 
 MISSING_AUDITS = table_schema(
-    "Audits and other parts of the run that gave no result.",
+    "Audits and other parts of the run that produced no result.",
     column("audit", pa.string(), "label", "name of the audit or of another part of the run"),
     column("outcome", pa.string(), "label", f"{FAILED}, or {SKIPPED_BY_USER}"),
     column(
         "reason",
         pa.string(),
         "project text",
-        "what went wrong, and what to do; null if the audit was skipped",
+        "what went wrong and what to do about it; null if the audit was skipped",
     ),
 )
 
@@ -31,10 +31,9 @@ class MissingAuditsConfig(StageConfig):
 
     failure_reasons: dict[str, str] = Field(
         {},
-        description="failed audits: an object that maps the name of each audit to the reason for "
-        "its failure",
+        description="failed audits: an object that maps audit names to reasons for failure",
     )
-    skipped_audits: tuple[str, ...] = Field((), description="audits that the user skipped")
+    skipped_audits: tuple[str, ...] = Field((), description="audits skipped by the user")
 
 
 @stage(name="missing_audits", tables={"missing_audits": MISSING_AUDITS})

@@ -260,8 +260,8 @@ class Probe(ProbeRequests):
                         evidence_table="values",
                         evidence_filter={"in_training_text": True},
                         method="number of items with a text that occurs in full in the training "
-                        "text read so far; each measure is reported with and without "
-                        "these items",
+                        "text read so far; each measure is reported both with and without these "
+                        "items",
                     )
                 )
         return values, [*findings, *build_skipped_findings(self, responses)]

@@ -13,4 +13,4 @@ from hallmark.tasks.contract import Seed, StageConfig
 class SeededConfig(StageConfig):
     """Settings that all probes with measures share."""
 
-    seed: Seed = Field(default=0, description="random seed for all random choices")
+    seed: Seed = Field(default=0, description="seed for all random choices")

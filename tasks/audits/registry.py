@@ -28,9 +28,9 @@ from hallmark.tasks.contract import HallmarkError, sha256_hex, to_canonical_json
 CAPABILITY_DESCRIPTION = AuditDescription(
     0,
     "Capability",
-    "This audit measures how many bits per byte the model needs for held-out text, compared "
-    "with simpler models. Good prediction is the benefit to weigh against possible harm.",
-    "How well the model predicts held-out text was not measured.",
+    "This audit measures how many bits per byte the model needs for held-out text, compared with "
+    "simpler models. Good prediction is the benefit to weigh against possible harm.",
+    "Prediction of held-out text was not measured.",
     risk="capability",
     not_studied_because=NO_CANDIDATES,
     sample_unit="documents",
@@ -52,8 +52,8 @@ CAPABILITY_DESCRIPTION = AuditDescription(
             "agreement_accuracy",
             "share of pairs",
             "Share of sentence pairs in which the model prefers the verb form that agrees with "
-            "the subject, as a function of the number of words between subject and verb. The "
-            "dashed line marks 50 % (guessing).",
+            "the subject, by number of words between the subject and the verb. The dashed line "
+            "marks 50 % (guessing).",
             reference_value=0.5,
             tags={"part": "model"},
             varying_tag="distance",
@@ -61,16 +61,14 @@ CAPABILITY_DESCRIPTION = AuditDescription(
         ),
     ),
     limits=(
-        "The held-out text comes from the same sources as the training text. How well the model "
-        "predicts other text is not known."
+        "The held-out text is from the same sources as the training text. Prediction quality on "
+        "other text is unknown."
     ),
     glossary={
-        "bits_per_byte": (
-            "bits that the model needs for each byte of held-out text; lower is better"
-        ),
+        "bits_per_byte": ("bits needed by the model per byte of held-out text; lower is better"),
         "bits_per_byte_difference": (
-            "bits per byte of the model minus those of a simpler model; a value below 0 means "
-            "that the model is better"
+            "bits per byte of the model minus bits per byte of a simpler model; negative if the "
+            "model is better"
         ),
         "agreement_accuracy": (
             "share of sentence pairs in which the verb form that agrees with the subject is more "
@@ -100,13 +98,16 @@ def discover_probes(package: ModuleType) -> tuple[Any, ...]:
         probe = getattr(import_module(module_info.name), "PROBE", None)
         if probe is None:
             raise HallmarkError(
-                f"module {module_info.name} has no PROBE; define one, or move it out of the folder"
+                f"module {module_info.name} has no PROBE; define one, or move the module out of "
+                "the folder"
             )
         if probe.name in {CAPABILITY, *probes}:
-            other = probes[probe.name].module if probe.name in probes else "the audit without one"
+            other = (
+                probes[probe.name].module if probe.name in probes else "the audit without a probe"
+            )
             raise HallmarkError(
                 f"two audits are named {probe.name!r}: the probe in {module_info.name} and "
-                f"{other}; rename one"
+                f"{other}; rename one of them"
             )
         probes[probe.name] = probe
     return tuple(

@@ -21,18 +21,18 @@ class ScoreSamplesConfig(StageConfig):
 
 
 SAMPLES = table_schema(
-    "Texts that the model wrote during training, with their scores.",
+    "Texts generated during training, with their scores.",
     column("step", pa.int64(), "figure", "optimizer step"),
-    column("sample_id", pa.int64(), "id", "index of the sample within its step"),
+    column("sample_id", pa.int64(), "id", "sample index within the step"),
     column(
         "prompt",
         pa.string(),
         "corpus text",
-        "input of the encoder of an encoder-decoder model; empty for other models",
+        "encoder input of an encoder-decoder model; empty for other models",
         judged_by="prompt_toxicity",
     ),
     column("text", pa.string(), "model text", "the generated text", judged_by="toxicity"),
-    column("precision", pa.string(), "label", "precision of the model: fp32, or bf16 on a GPU"),
+    column("precision", pa.string(), "label", "model precision: fp32, or bf16 on a GPU"),
     column(
         "prompt_toxicity",
         pa.float32(),

@@ -312,8 +312,8 @@ def open_text_index(
                 raise
             raise HallmarkError(
                 f"the training text of {artifact.name} has no complete index, and the store "
-                f"{store.uri} cannot be written ({error.strerror}); allow writing to it once, or "
-                "copy the store"
+                f"{store.uri} is not writable ({error.strerror}); make the store writable once, "
+                "or copy it"
             ) from error
     return TextIndex(shards)
 

@@ -43,20 +43,20 @@ class TraceConfig(StageConfig):
 
     enabled: bool = Field(
         default=True,
-        description="whether to search the training text for passages from the responses",
+        description="whether to search the training text for passages from responses",
     )
     min_span_tokens: int = Field(
         default=8,
         ge=2,
         le=1000,
-        description="minimum length in tokens of a recorded span (run of tokens that also occurs "
-        "in the training text)",
+        description="minimum length in tokens for recording a span (a run of tokens that also "
+        "occurs in the training text)",
     )
     min_verbatim_tokens: int = Field(
         default=50,
         ge=2,
         le=10_000,
-        description="minimum length in tokens of a span that counts as verbatim reuse",
+        description="minimum length in tokens for treating a span as verbatim reuse",
     )
     max_spans_per_text: int = Field(
         default=5,
@@ -76,77 +76,75 @@ class TraceConfig(StageConfig):
 
 
 MATCHED_SPANS = table_schema(
-    "The longest runs of tokens in generated texts that also occur in the training text.",
+    "Longest runs of tokens in generated texts that also occur in the training text.",
     column("text_hash", ID_TYPE, "id", "hash of the generated text"),
     column(
         "text_start",
         pa.int32(),
         "figure",
-        "position in the generated text of the first token of the matching run of tokens, from 0",
+        "position of the matching run's first token in the generated text, starting from 0",
         unit="tokens",
     ),
-    column(
-        "run_tokens", pa.int32(), "figure", "length of the matching run of tokens", unit="tokens"
-    ),
+    column("run_tokens", pa.int32(), "figure", "length of the matching run", unit="tokens"),
     column(
         "doc_id",
         ID_TYPE,
         "id",
-        "id of the training document in which the matching run of tokens begins",
+        "id of the training document in which the matching run begins",
     ),
-    column("source", pa.string(), "label", "source of the document"),
+    column("source", pa.string(), "label", "document source"),
     column(
         "cluster",
         ID_TYPE,
         "id",
-        "id of the cluster of near-duplicates to which the document belongs",
+        "id of the near-duplicate cluster that contains the document",
     ),
     column(
         "training_index",
         pa.int32(),
         "label",
-        "number of the training run: 0 for the run that wrote the checkpoint, 1 for the run that "
-        "it continued, and so on",
+        "training run number: 0 for the run that wrote the checkpoint, 1 for the run that it "
+        "continued, and so on",
     ),
     column(
         "sequence",
         pa.int64(),
         "figure",
-        "index of the row of training tokens (packed row), from 0",
+        "index of the row of training tokens (packed row), starting from 0",
     ),
     column(
         "row_start",
         pa.int32(),
         "figure",
-        "position in the row of the first token of the matching run of tokens",
+        "position of the matching run's first token in the row",
         unit="tokens",
     ),
     column(
         "char_start",
         pa.int32(),
         "figure",
-        "index in the document of the first character of the matching run of tokens",
+        "index of the matching run's first character in the document",
         unit="characters",
     ),
     column(
         "char_end",
         pa.int32(),
         "figure",
-        "index in the document of the first character after the matching run of tokens",
+        "index of the first character after the matching run in the document",
         unit="characters",
     ),
     column(
         "first_step",
         pa.int64(),
         "figure",
-        "first step of the training run at which the row was read",
+        "first step of the training run that read the row",
     ),
     column(
         "times_read",
         pa.int64(),
         "figure",
-        "number of times that the row had been read in the training run up to the checkpoint's "
-        "step, or up to the step from which the next run continued",
+        "number of times the row had been read in the training run up to the checkpoint's step, "
+        "or up to the step from which the next run continued",
         unit="times",
     ),
 )

@@ -164,8 +164,8 @@ def _draw_secrets(
     distinct_secrets: dict[str, None] = {}
     if count > max_reference_secrets(digit_count):
         raise ValueError(
-            f"at most {max_reference_secrets(digit_count)} secrets of {digit_count} digits can be "
-            f"drawn, not {count}"
+            f"at most {max_reference_secrets(digit_count)} secrets with {digit_count} digits can "
+            f"be drawn, not {count}"
         )
     while len(distinct_secrets) < count:
         # Only random() gives the same numbers in every Python version.

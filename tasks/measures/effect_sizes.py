@@ -88,7 +88,7 @@ def estimate_weat_effect_size(
         )
         method += f"; noncentral t interval based on {m} and {n - m} {unit}, assuming normality"
     else:
-        method += f"; no interval: within each list, all {unit} have the same value"
+        method += f"; no interval: all {unit} in each list have the same value"
     return Estimate(
         effect_size, low, high, n, n, missing, method, 0.0, p, detectable_effect, p_above_null=p
     )

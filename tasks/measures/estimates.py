@@ -400,7 +400,7 @@ def _with_sign_test(estimate: Estimate, unit: str) -> Estimate:
         else 1.0
     )
     p_description = (
-        f"; p is from a sign test, because all {estimate.clusters} {unit} lie on the same side of "
+        f"; p is from a sign test because all {estimate.clusters} {unit} are on the same side of "
         "the null value"
         if distance > 0
         else ""
@@ -553,8 +553,8 @@ def estimate_mean_difference(
         return replace(
             estimate,
             p=p,
-            method=f"no interval: within each group, all {unit} have the same value; p is from "
-            "random relabelling",
+            method=f"no interval: all {unit} in each group have the same value; p is from random "
+            "relabelling",
         )
     degrees_of_freedom = standard_error**4 / sum(
         p * p / (size - 1) for p, size in zip(mean_variances, sizes, strict=True)

@@ -153,12 +153,12 @@ def report_failures(
     count, (doc_id, reason) = len(failures), failures[0]
     if count == document_count:
         raise HallmarkError(
-            f"{activity} failed on {format_all(count, 'document')}, the first being {doc_id} "
-            f"({reason}). "
-            f"The documents are probably not the cause; run `hallmark doctor` to check this machine"
+            f"{activity} failed on {format_all(count, 'document')}, starting with {doc_id} "
+            f"({reason}). The documents are probably not the cause; run `hallmark doctor` to "
+            "check this machine"
         )
     log.warning(
-        "%s failed on %d of %d documents, the first being %s (%s)",
+        "%s failed on %d of %d documents, starting with %s (%s)",
         activity,
         count,
         document_count,

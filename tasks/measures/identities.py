@@ -164,7 +164,7 @@ def read_user_terms_by_group(path: Path) -> dict[str, list[str]]:
         ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"lexicon {path} is not JSON ({error}); write it as a JSON object in UTF-8 that maps "
+            f"lexicon {path} is not valid JSON ({error}); provide a UTF-8 JSON object that maps "
             "each group to a list of terms"
         ) from error
     if not isinstance(terms_by_group, dict) or not terms_by_group:
@@ -174,21 +174,21 @@ def read_user_terms_by_group(path: Path) -> dict[str, list[str]]:
     for group, terms in terms_by_group.items():
         if not group.isprintable() or len(group) > 200:  # Lone surrogates are not printable.
             raise UsageError(
-                f"lexicon {path}: {group!r:.60} is not a valid group name; use a name of at most "
-                "200 printable characters"
+                f"lexicon {path}: {group!r:.60} is not a valid group name; use a name with at "
+                "most 200 printable characters"
             )
         if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
             raise UsageError(f"lexicon {path}: group {group!r:.60} must have a list of terms")
         if not terms:
             raise UsageError(
-                f"lexicon {path}: group {group!r:.60} has no terms; add some or remove the group"
+                f"lexicon {path}: group {group!r:.60} has no terms; add terms or remove the group"
             )
     for term in _find_unmatchable_terms(
         [term for terms in terms_by_group.values() for term in terms]
     ):
         raise UsageError(
-            f"lexicon {path}: {term!r:.60} can never match; write each term in lower "
-            "case, as words of letters and digits separated by single spaces"
+            f"lexicon {path}: {term!r:.60} can never match; write each term in lower case, using "
+            "only letters, digits and single spaces between words"
         )
     return terms_by_group
 

@@ -63,7 +63,7 @@ def read_items(path: Path, content_name: str) -> Iterator[LocatedItem]:
                 count += 1
                 if count > MAX_ITEMS:
                     raise UsageError(
-                        f"{path} has more than {MAX_ITEMS:,} {content_name}; reduce their number"
+                        f"{path} has more than {MAX_ITEMS:,} {content_name}; reduce the number"
                     )
                 yield item
         except UnicodeDecodeError as error:
@@ -116,8 +116,8 @@ def _read_records(path: Path, file: TextIO) -> Iterator[LocatedItem]:
             location = f"{path}, line {reader.line_num}"
             if any(row.pop(None, ())):
                 raise UsageError(
-                    f"{location} has more fields than the header; put text that contains the "
-                    "delimiter between quotation marks"
+                    f"{location} has more fields than the header; enclose text that contains the "
+                    "delimiter in quotation marks"
                 )
             field_count = sum(value is not None for value in row.values())
             if field_count < len(row):
@@ -134,7 +134,7 @@ def _read_records(path: Path, file: TextIO) -> Iterator[LocatedItem]:
         try:
             item = json.loads(line)
         except (ValueError, RecursionError) as error:
-            hint = "" if line.endswith("\n") else "; the file may end early"
+            hint = "" if line.endswith("\n") else "; the file may be truncated"
             raise UsageError(f"{location} is not valid JSON: {str(error)[:200]}{hint}") from error
         if not isinstance(item, dict):
             raise UsageError(f"{location} is not a JSON object")
@@ -238,7 +238,9 @@ def get_name_field(
 def check_file_exists(path: Path, content_name: str) -> None:
     """Raise UsageError if the path is empty or is not a file."""
     if path == Path():
-        raise UsageError(f"the path of the file with the {content_name} is empty; specify a path")
+        raise UsageError(
+            f"the path of the file that contains the {content_name} is empty; specify a path"
+        )
     if path.is_dir():
         raise UsageError(
             f"{path} is a folder; specify the path of the file with the {content_name}"

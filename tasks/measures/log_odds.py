@@ -176,7 +176,7 @@ def estimate_log_odds_slope(
     if cluster_count < 3 or np.isnan(slope_sets).any():
         return replace(estimate, method=f"no interval: too few {unit}")
     if is_unreliable:
-        reason = "no interval: almost all variation in the predictor is sampling error"
+        reason = "no interval: almost all of the variation in the predictor is sampling error"
         return replace(estimate, method=f"{reason}, so the predictor could not be calibrated")
     ends: list[float] = []
     p_values: list[float] = []

@@ -101,8 +101,8 @@ def require_difference_from_baseline(
     if test is None:
         known_count = int((~np.isnan(np.asarray(baseline_scores, np.float64))).sum())
         reason = (
-            f"only {known_count} of these models have a value, but at least "
-            f"{MIN_BASELINE_SCORES} are required"
+            f"only {known_count} of these models have values, but at least {MIN_BASELINE_SCORES} "
+            "are required"
         )
         method = f"{estimate.method}; not compared with {baseline_name}: {reason}"
         return replace(estimate, method=method)
@@ -120,7 +120,7 @@ def require_difference_from_baseline(
         "rather than from their mean"
     )
     combination_note = (
-        f"the reported p is 1, because the value lies between {estimate.null_value:g} and the mean "
+        f"the reported p is 1 because the value is between {estimate.null_value:g} and the mean "
         "of these models"
         if is_between
         else "the reported p is the larger of the two p-values"

@@ -110,8 +110,8 @@ def estimate_prevalence(
             estimate,
             value=np.nan,
             method=f"not measured: a flagged share of {flagged_estimate.value:.3g} is impossible "
-            f"for a scorer with {error_description}, so its error rates on these texts must differ "
-            "from those on the labelled texts",
+            f"for a scorer with {error_description}, so the scorer's error rates must differ "
+            "between these texts and the labelled texts",
         )
     return replace(
         estimate,

@@ -296,7 +296,7 @@ def compare_with_windows(
         reason = (
             "fewer than two prompts"
             if n < 2
-            else f"the windows come from only {document_count} documents, fewer than the required "
+            else f"the windows are from only {document_count} documents, fewer than the required "
             f"{MIN_REFERENCE_DOCUMENTS}"
         )
         return ExcessTest(null_value, np.nan, np.nan, reason)

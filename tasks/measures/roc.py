@@ -176,8 +176,8 @@ def estimate_roc_auc(
             high=high,
             p=binomial_test_p(win_count, pair_count, 0.5),
             method=f"sign test and Clopper-Pearson interval based on {pair_count} pairs from "
-            f"{counts_description}, because all values in one group are above all values in the "
-            "other",
+            f"{counts_description}, because all values in one group are higher than all values in "
+            "the other",
         )
     variances = [float((side.shifts**2).sum()) for side in sides]
     standard_error = float(((sides[0].shifts + sides[1].shifts) ** 2).sum()) ** 0.5

@@ -70,7 +70,7 @@ SLICE = (
         (
             ["run", "smoke", "--set", RULE],
             2,
-            "rules.r.metric: the audit bias does not measure 'stereotype_preferen",
+            "rules.r.metric: the bias audit does not measure 'stereotype_preferen",
         ),
         (
             ["run", "smoke", "--dry-run", "--set", RULE],

@@ -100,7 +100,7 @@ def test_a_server_of_another_kind_is_one_sentence(tmp_path, monkeypatch):
         address = RendezvousAddress("127.0.0.1", other.getsockname()[1])
         with (
             record_small_run(tmp_path, *two_hosts(address)) as run,
-            pytest.raises(HallmarkError, match=f"No training of Hallmark answers at {address}"),
+            pytest.raises(HallmarkError, match=f"No Hallmark training run responds at {address}"),
         ):
             command.join_training(run.id, store=run.store.uri)
 
@@ -142,7 +142,7 @@ def test_a_store_at_another_path_is_refused(ended_run, work_folder):
 @pytest.mark.parametrize("versions", [[], {"torch": 1}])
 def test_a_damaged_job_is_refused(ended_run, versions):
     write_job(ended_run, versions=versions)
-    with pytest.raises(HallmarkError, match="versions must be an object whose values are texts"):
+    with pytest.raises(HallmarkError, match="versions must be an object whose values are strings"):
         command.find_job(ended_run, "pretrain-0123")
 
 
@@ -242,5 +242,5 @@ def test_a_run_whose_second_host_is_killed_is_continued_by_the_next(apart):
     assert int(read_until(process, r"from step (\d+) of 5000")[1]) > 0
     os.killpg(process.pid, signal.SIGKILL)
     output = finish(joined)
-    assert joined.returncode == 1 and "the run says why" in output, output
+    assert joined.returncode == 1 and "See the run for the reason" in output, output
     finish(process)

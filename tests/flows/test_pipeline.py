@@ -338,7 +338,7 @@ def test_a_failed_probe_is_reported_on_the_card(smoke, tmp_path):
     (verdict,) = run["policy"]["verdicts"].read().to_pylist()
     assert (verdict["verdict"], verdict["reason"]) == (
         "not_shown",
-        "not measured: the audit gave no result",
+        "not measured: the audit produced no result",
     )
 
 

@@ -20,7 +20,7 @@ from hallmark.model.config import ModelConfig, TrainConfig, config_from_dict, co
         ({"n_heads": 4, "n_kv_heads": 8}, "between 1 and 4"),
         ({"d_ff": 0}, "between"),
         ({"d_head": 0}, "between"),
-        ({"d_head": 5, "positions": "rope"}, "even head size, but it is 5"),
+        ({"d_head": 5, "positions": "rope"}, "even head size, but the head size is 5"),
         ({"n_layers": "4"}, "must be an integer"),
         ({"n_layers": True}, "must be an integer"),
         ({"norm": "batchnorm"}, "layernorm, rmsnorm"),

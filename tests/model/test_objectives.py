@@ -151,7 +151,7 @@ def test_corrupted_spans_equal_the_textbook():
 
 @pytest.mark.parametrize(("sources", "targets"), [([[5], [6]], [[7]]), ([], [[7]])])
 def test_unequal_numbers_of_sources_and_targets_are_refused(sources, targets):
-    with pytest.raises(ValueError, match=f"one target for each source, not 1 for {len(sources)}"):
+    with pytest.raises(ValueError, match=f"one target per source, not 1 for {len(sources)}"):
         build_seq2seq_batch(sources, targets)
 
 

@@ -37,8 +37,8 @@ def test_padding_follows_real_tokens():
 @pytest.mark.parametrize(
     ("sequence", "words"),
     [
-        ([0, 61], "Token id 61 does not exist in the model's vocabulary of 61"),
-        ([-1], "Token id -1 does not exist"),
+        ([0, 61], "Token id 61 is not in the model's vocabulary of 61"),
+        ([-1], "Token id -1 is not in the"),
         ([0.5], "The prompt is not a list of token ids"),
         ([[1], [2]], "The prompt is not a list of token ids"),
     ],

@@ -207,7 +207,7 @@ def test_a_rule_that_could_not_be_judged_is_neither_passed_nor_failed(session):
         "not shown",
         "–",
         "–",
-        "not measured: the audit gave no result",
+        "not measured: the audit produced no result",
     ]
 
 

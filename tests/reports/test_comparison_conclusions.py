@@ -166,12 +166,12 @@ def test_a_control_that_lacks_fewer_documents_says_so(session, random, lacking):
         (
             "association",
             [("assigned", False), ("other", False)],
-            "equally many documents state each of the two traits",
+            "the two traits occur in the same number of documents",
         ),
         (
             "association",
             [("assigned", False), ("assigned", False)],
-            "the training text contains no documents that could be removed to balance the traits",
+            "the training text contains no documents whose removal would balance the traits",
         ),
         ("association", [("assigned", True)], ""),
     ],

@@ -539,7 +539,7 @@ def test_factors_are_groups_and_conditions_in_words(session, tmp_path):
         [
             "Bias",
             "age; gender: men, women; word list 'town': Ildriths",
-            "number of continuations; length of the prompt",
+            "number of continuations; prompt length",
         ]
     ]
     text, page = card(tmp_path, {"bias": audit_of("bias", rows[-1])})

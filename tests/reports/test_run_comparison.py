@@ -219,7 +219,7 @@ def test_an_audit_that_one_checkpoint_lacks_is_named(session, tmp_path):
     report = report_run_comparison(
         RunComparison.from_runs(compared("a", both), compared("b", audits_of(2)))
     )
-    assert report["incomparable"] == {"toxicity": "step 0 has no results for the audit toxicity"}
+    assert report["incomparable"] == {"toxicity": "step 0 has no results for the toxicity audit"}
 
 
 @pytest.mark.parametrize("table", ["values", "findings"])

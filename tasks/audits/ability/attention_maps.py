@@ -40,26 +40,26 @@ from hallmark.tasks.contract import (
 class AttentionText(StageConfig):
     """A text, and the word whose attention the model card shows."""
 
-    text: str = Field(max_length=2_000, description="text that the model reads")
+    text: str = Field(max_length=2_000, description="text to be read by the model")
     word: str | None = Field(
         None,
-        description="word in the text; the card shows the attention weights of the last token "
-        "of this word or, if no word is set, those of the last token of the text",
+        description="word in the text; the card shows the attention weights of the word's last "
+        "token or, if no word is set, of the text's last token",
     )
 
     @field_validator("text", "word")
     @classmethod
     def _check_not_blank(cls, value: str | None) -> str | None:
         if value is not None and not value.strip():
-            raise ValueError("is empty; write some text or omit the setting")
+            raise ValueError("is empty; enter some text or omit the setting")
         return value
 
     @model_validator(mode="after")
     def _check_word_in_text(self) -> AttentionText:
         if self.word is not None and self.word not in self.text:
             raise ValueError(
-                f"the word {self.word!r:.80} does not occur in the text; choose a word that "
-                "occurs in it"
+                f"the word {self.word!r:.80} does not occur in the text; choose a word from the "
+                "text"
             )
         return self
 
@@ -93,7 +93,8 @@ class AttentionMapsConfig(StageConfig):
     texts: tuple[AttentionText, ...] = Field(
         DEFAULT_TEXTS,
         max_length=16,
-        description="texts whose attention weights are recorded; the card shows the first three",
+        description="texts for which attention weights are recorded; the card shows the first "
+        "three",
     )
     max_tokens: int = Field(
         64,
@@ -107,24 +108,24 @@ class AttentionMapsConfig(StageConfig):
 
 
 TEXTS = table_schema(
-    "Recorded texts, one row per text. Texts, layers and heads are numbered from 1, positions from "
-    "0.",
-    column("text_id", pa.int32(), "id", "number of the text"),
-    column("sentence", pa.string(), "audit text", "text that the model reads"),
+    "Recorded texts, one row per text. Texts, layers and heads are numbered from 1 and positions "
+    "from 0.",
+    column("text_id", pa.int32(), "id", "text number"),
+    column("sentence", pa.string(), "audit text", "text read by the model"),
     column("word", pa.string(), "audit text", "the chosen word; null if no word was chosen"),
     column(
         "query_position",
         pa.int32(),
         "figure",
-        "position of the last token of the chosen word, or of the token shown instead; null if "
-        "the model read no token of the text",
+        "position of the chosen word's last token, or of the token shown instead; null if the "
+        "model read no tokens of the text",
     ),
     column(
         "omitted_tokens",
         pa.int32(),
         "figure",
-        "number of tokens at the end of the text that were not read because the text exceeds "
-        "the limit",
+        "number of tokens at the end of the text that were not read because the text is longer "
+        "than the limit",
         unit="tokens",
     ),
     column(
@@ -137,22 +138,22 @@ TEXTS = table_schema(
 )
 
 TOKENS = table_schema(
-    "The tokens that the model read, one row per token.",
-    column("text_id", pa.int32(), "id", "number of the text"),
+    "Tokens read by the model, one row per token.",
+    column("text_id", pa.int32(), "id", "text number"),
     column("position", pa.int32(), "figure", "position in the text"),
     column("token_id", pa.int32(), "id", "the token"),
     column(
         "token",
         pa.string(),
         "audit text",
-        "characters that the token covers in the text; for a special token, its name",
+        "characters of the text covered by the token; the token's name if it is a special token",
     ),
     column(
         "char_start",
         pa.int32(),
         "figure",
-        "index of the first character of the token in the text; tokens that share a "
-        "character have the same index; null for a special token",
+        "index of the token's first character in the text, identical for tokens that share a "
+        "character; null for a special token",
         unit="characters",
     ),
     column(
@@ -165,9 +166,9 @@ TOKENS = table_schema(
 )
 
 WEIGHTS = table_schema(
-    "Attention weights, one row for each layer, head and pair of positions; the weights sum to 1 "
-    "for each layer, head and query position.",
-    column("text_id", pa.int32(), "id", "number of the text"),
+    "Attention weights, one row for each layer, head and pair of positions. For each layer, head "
+    "and query position, the weights sum to 1.",
+    column("text_id", pa.int32(), "id", "text number"),
     column(
         "stack",
         pa.string(),
@@ -176,8 +177,8 @@ WEIGHTS = table_schema(
     ),
     column("layer", pa.int32(), "figure", "the layer"),
     column("head", pa.int32(), "figure", "the head"),
-    column("query_position", pa.int32(), "figure", "position whose attention is recorded (query)"),
-    column("key_position", pa.int32(), "figure", "position to which the query attends"),
+    column("query_position", pa.int32(), "figure", "position that attends (query)"),
+    column("key_position", pa.int32(), "figure", "position that the query attends to (key)"),
     column("weight", pa.float32(), "figure", "attention weight", unit="share"),
 )
 
@@ -299,9 +300,9 @@ def write_attention_rows(
         if query_position is None:
             query_position = encoded.find_last_token((0, len(attention_text.text)))
             note = (
-                "no token of the text was read"
+                "none of the text was read"
                 if query_position is None
-                else "the chosen word was not read; the last token that was read is shown instead"
+                else "the chosen word was not read, so the last token read is shown instead"
             )
         context.get_table_writer("tokens").write(
             build_token_table(text_id, attention_text.text, encoded, model)

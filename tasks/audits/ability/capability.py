@@ -107,35 +107,35 @@ class CapabilityConfig(BaselinesConfig):
 
 
 SAMPLES = table_schema(
-    "Measured texts, one row per document, passage or control text; columns that do not apply to "
-    "the text are null.",
-    column("sample_id", pa.int32(), "id", "number of the row"),
+    "Measured texts, one row per document, passage or control text. Columns that do not apply to "
+    "a text are null.",
+    column("sample_id", pa.int32(), "id", "row number"),
     column(
         "text_kind",
         pa.string(),
         "label",
-        "measurement or control in which the text is used",
+        "measurement or control that uses the text",
     ),
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("source", pa.string(), "label", "source of the document"),
-    column("bytes", pa.int64(), "figure", "length of the text in UTF-8 bytes", unit="bytes"),
+    column("source", pa.string(), "label", "document source"),
+    column("bytes", pa.int64(), "figure", "text length in UTF-8 bytes", unit="bytes"),
     column("tokens", pa.int64(), "figure", "number of scored tokens", unit="tokens"),
     column(
         "model_bits",
         pa.float64(),
         "figure",
-        "number of bits that the audited model needs to encode the text",
+        "number of bits needed by the audited model to encode the text",
         unit="bits",
     ),
     *BASELINE_BITS,
     column("prompt", pa.large_string(), "corpus text", "the passage without its last word"),
     column("answer", pa.string(), "corpus text", "the last word"),
-    column("continuation", pa.large_string(), "model text", "continuation that the model wrote"),
+    column("continuation", pa.large_string(), "model text", "continuation written by the model"),
     column(
         "is_correct",
         pa.bool_(),
         "figure",
-        "whether the model predicted the last word of the passage correctly",
+        "whether the model correctly predicted the last word of the passage",
     ),
 )
 
@@ -203,7 +203,7 @@ def compute_bits_per_byte_findings(
 ) -> list[Finding]:
     """Compute the findings bits_per_byte: model by source, baselines, differences and controls."""
     scoring_method = (
-        "log probability of every token given the preceding tokens of the document, "
+        "log probability of each token given the preceding tokens in the document, "
         f"{model.opening_description}"
     )
     ngram_method = (
@@ -318,7 +318,7 @@ def compute_bits_per_byte_findings(
             passed=training_rate < (fivegram_high if fivegram_high is not None else np.inf),
             control_target="baseline",
             method="5-gram model, evaluated on its own training documents; the control passes if "
-            "these documents need fewer bits per byte than held-out documents",
+            "the model needs fewer bits per byte for these documents than for held-out documents",
         )
     )
     return findings
@@ -337,8 +337,8 @@ def _build_random_text_control(
         "the 5-gram model" if random_characters.model_bits is None else "the audited model"
     )
     method = (
-        f"{scored_system}, evaluated on uniformly random characters, for which every model needs "
-        f"at least {uniform_entropy:.3f} bits per character on average; the control fails if the "
+        f"{scored_system}, evaluated on uniformly random characters, which cost any model at "
+        f"least {uniform_entropy:.3f} bits per character on average; the control fails if the "
         "whole interval is below this value"
     )
     control_finding = build_rate_finding(
@@ -362,9 +362,8 @@ def _build_gzip_finding(texts: Sequence[str]) -> Finding:
         rate.standard_error, rate.group_count - 1, 0.0, CONFIDENCE_LEVEL
     )
     method = (
-        "gzip -9, applied to the documents concatenated in the order of their hashes; "
-        "Student's t interval with standard errors from a delete-a-group jackknife "
-        f"({rate.group_count} groups of documents)"
+        "gzip -9, applied to the documents concatenated in hash order; Student's t interval with "
+        f"standard errors from a delete-a-group jackknife ({rate.group_count} groups of documents)"
     )
     return build_finding(
         AUDIT,

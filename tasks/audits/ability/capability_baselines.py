@@ -55,24 +55,24 @@ class BaselinesConfig(StageConfig):
     validation_bytes: int = Field(
         200_000,
         ge=1_000,
-        description="number of bytes of validation text on which the model and the baselines are "
-        "compared; documents are chosen by hash",
+        description="number of bytes of validation text for comparing the model with the "
+        "baselines; documents are chosen by hash",
     )
     training_bytes: int = Field(
         16_000_000,
         ge=1_000,
-        description="number of bytes of training text on which the baselines are trained; "
-        "documents are chosen by hash; training needs about 40 bytes of memory per byte of text "
-        "and takes about 15 seconds for 16,000,000 bytes on two cores",
+        description="number of bytes of training text for training the baselines, with documents "
+        "chosen by hash; training needs about 40 bytes of memory per byte of text, and takes "
+        "about 15 seconds for 16,000,000 bytes on two cores",
     )
     recurrent_tokens: int = Field(
         0,
         ge=0,
-        description="number of tokens on which the recurrent baseline is trained; 0 for no "
-        "recurrent baseline; training on 1,000,000 tokens takes about a minute on two cores, and "
-        "fewer tokens give a weaker baseline",
+        description="number of tokens for training the recurrent baseline, or 0 for no recurrent "
+        "baseline; training on 1,000,000 tokens takes about a minute on two cores, and fewer "
+        "tokens result in a weaker baseline",
     )
-    seed: Seed = Field(0, description="random seed for all random choices")
+    seed: Seed = Field(0, description="seed for all random choices")
 
 
 #: The columns of the bits that each baseline needs.
@@ -81,28 +81,28 @@ BASELINE_BITS = (
         "bigram_bits",
         pa.float64(),
         "figure",
-        "number of bits that the bigram model needs to encode the text",
+        "number of bits needed by the bigram model to encode the text",
         unit="bits",
     ),
     column(
         "fivegram_bits",
         pa.float64(),
         "figure",
-        "number of bits that the 5-gram model needs to encode the text",
+        "number of bits needed by the 5-gram model to encode the text",
         unit="bits",
     ),
     column(
         "recurrent_bits",
         pa.float64(),
         "figure",
-        "number of bits that the recurrent baseline needs to encode the text; null if no "
-        "recurrent baseline was trained",
+        "number of bits needed by the recurrent baseline to encode the text; null if no recurrent "
+        "baseline was trained",
         unit="bits",
     ),
 )
 
 TEXT_BITS = table_schema(
-    "Number of bits that each baseline needs to encode each text; rows are in the order in which "
+    "Number of bits needed by each baseline to encode each text. Rows are in the order in which "
     "the texts were chosen.",
     column(
         "text_kind",
@@ -111,13 +111,13 @@ TEXT_BITS = table_schema(
         "origin of the text: held-out text, random characters, or training text",
     ),
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("source", pa.string(), "label", "source of the document"),
-    column("bytes", pa.int64(), "figure", "length of the text in UTF-8 bytes", unit="bytes"),
+    column("source", pa.string(), "label", "document source"),
+    column("bytes", pa.int64(), "figure", "text length in UTF-8 bytes", unit="bytes"),
     column(
         "tokens",
         pa.int64(),
         "figure",
-        "number of tokens that the audited model scores in the text",
+        "number of tokens in the text scored by the audited model",
         unit="tokens",
     ),
     *BASELINE_BITS,
@@ -145,7 +145,7 @@ TRAINING_SIZES = table_schema(
         pa.int64(),
         "figure",
         "number of tokens read during training; for the recurrent model, the configured number, "
-        "which counts a token each time it is read",
+        "which includes repeated reads of the same token",
         unit="tokens",
     ),
     column(

@@ -20,8 +20,8 @@ TRAINING_TEXT = "training text"  # positive control: the 5-gram model's own trai
 
 def format_empty_split_message(split: str) -> str:
     return (
-        f"the {split!r} split has no text on which capability can be measured; ingest more text, "
-        f"raise split.{split}_share or set a different split.seed"
+        f"the {split!r} split has no text for measuring capability; ingest more text, raise "
+        f"split.{split}_share or set a different split.seed"
     )
 
 

@@ -114,14 +114,14 @@ _CONTROL_AND_METHOD_BY_KIND: dict[str, tuple[_ControlKind, str]] = {
     CLOZE: ("", _METHOD),
     OTHER_ANSWERS: (
         "negative",
-        f"{_METHOD}; the expected word is the answer to another passage; the control passes if the "
-        "share is at most 10 %",
+        f"{_METHOD}; the answer to another passage is used as the expected word; the control "
+        "passes if the share is at most 10 %",
     ),
     GREEDY_ANSWERS: (
         "positive",
-        "the expected word is the first word of the model's own greedy continuation, which is "
-        "then generated again with the passages in a different order; the control passes if the "
-        "share is at least 95 %",
+        "the first word of the model's own greedy continuation is used as the expected word, and "
+        "the continuation is generated again with the passages in a different order; the control "
+        "passes if the share is at least 95 %",
     ),
 }
 

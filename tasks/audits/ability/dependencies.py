@@ -19,7 +19,7 @@ from hallmark.tasks.measures.estimates import estimate_mean_or_share
 METHOD_BY_PHENOMENON = {
     AGREEMENT: "share of pairs in which the grammatical sentence is more probable",
     GARDEN_PATH: "share of pairs in which the second verb is less probable after the ambiguous "
-    "beginning than after the unambiguous one",
+    "beginning than after the unambiguous beginning",
 }
 
 

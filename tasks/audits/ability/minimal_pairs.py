@@ -76,21 +76,21 @@ GARDEN_PATH_PARTS = (
 INTERVENING_PHRASES = ("", "near the old mill", "near the old mill behind the trees")
 
 PAIRS = table_schema(
-    "Minimal pairs of texts, with the text of each pair that the model and each baseline find more "
-    "probable.",
-    column("pair_id", pa.int32(), "id", "number of the pair"),
+    "Minimal pairs of texts, and which text of each pair is more probable according to the model "
+    "and each baseline.",
+    column("pair_id", pa.int32(), "id", "pair number"),
     column(
         "system",
         pa.string(),
         "label",
-        "system that scores the pair: model (the audited model) or the name of a baseline",
+        "system that scored the pair: model (the audited model) or the name of a baseline",
     ),
     column("phenomenon", pa.string(), "label", "agreement or garden path"),
     column(
         "distance",
         pa.int32(),
         "figure",
-        "number of words between the two words that depend on each other",
+        "number of words between the two dependent words",
         unit="words",
     ),
     column(
@@ -105,7 +105,7 @@ PAIRS = table_schema(
         "judged_words",
         pa.string(),
         "project text",
-        "words of the expected text whose probability is compared",
+        "words in the expected text whose probability is compared",
     ),
     column(
         "log_prob_difference",

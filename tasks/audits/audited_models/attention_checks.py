@@ -167,17 +167,16 @@ def check_attention_and_choose_batching(
         return "equal length"
     if model_kind == "causal" and (sees_later_tokens or depends_on_length):
         raise UsageError(
-            f"{model_name} cannot be audited as a causal model, although its config.json says "
-            "that it is one, because it also sees the text after a token when it scores the "
-            "token; audit another model or, if config.json is wrong, correct is_decoder, "
-            "is_causal or use_bidirectional_attention"
+            f"{model_name} cannot be audited as a causal model: its config.json declares it as "
+            "causal, but it can also see the text after a token when scoring that token; audit "
+            "another model or, if config.json is wrong, correct is_decoder, is_causal or "
+            "use_bidirectional_attention"
         )
     if model_kind == "masked" and sees_earlier_tokens and not sees_later_tokens:
         raise UsageError(
-            f"{model_name} cannot be audited as a masked model, although its config.json says "
-            "that it is one, because it sees only the text before a token when it scores the "
-            "token; audit another model or, if config.json is wrong, correct is_decoder or "
-            "is_causal"
+            f"{model_name} cannot be audited as a masked model: its config.json declares it as "
+            "masked, but it can see only the text before a token when scoring that token; audit "
+            "another model or, if config.json is wrong, correct is_decoder or is_causal"
         )
     return choose_batching(compute_logits, sequence_pairs[0])
 

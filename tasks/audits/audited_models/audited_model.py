@@ -216,7 +216,7 @@ class AuditedModel(AuditedTokenizer, ABC):
         Raises:
             UsageError: There is no such layer.
         """
-        raise HallmarkError(f"{self.name} returns no embeddings")
+        raise HallmarkError(f"{self.name} does not return embeddings")
 
     def compute_mean_hidden_states(
         self, sequences: Sequence[Sequence[int]], positions: Sequence[Sequence[int]], layer: int
@@ -354,7 +354,7 @@ class AuditedModel(AuditedTokenizer, ABC):
         greedy; with a ``first_temperature`` it falls as in model/decoding/sampling.py. A draw
         depends on seed, prompt, sample number and position, not on the batch.
         """
-        raise HallmarkError(f"{self.name} is a masked language model and cannot continue a text")
+        raise HallmarkError(f"{self.name} is a masked language model and cannot continue text")
 
     def generate_completions(
         self,
@@ -388,7 +388,8 @@ class AuditedModel(AuditedTokenizer, ABC):
         prompt_ids = [self.prepend_bos_id(ids) for ids in self.encode_batch(prompts)]
         if not all(prompt_ids):
             raise HallmarkError(
-                f"{self.name} has no begin-of-text token, so it cannot write without a prompt"
+                f"{self.name} has no begin-of-text token, so it cannot generate text without a "
+                "prompt"
             )
         generated_ids = self.generate_token_ids(
             prompt_ids, max_new_tokens=max_new_tokens, **options
@@ -413,8 +414,8 @@ def check_layer_exists(model_name: str, layer: int, layer_count: int) -> None:
     if not -layer_count <= layer <= layer_count:
         layer_phrase = "1 layer" if layer_count == 1 else f"{layer_count} layers"
         raise UsageError(
-            f"{model_name} has {layer_phrase}, so it has no layer {layer}; choose one from "
-            f"{-layer_count} to {layer_count}"
+            f"{model_name} has {layer_phrase}, so layer {layer} does not exist; choose a layer "
+            f"from {-layer_count} to {layer_count}"
         )
 
 

@@ -97,7 +97,7 @@ class AuditedTokenizer(ABC):
             HallmarkError: The tokenizer does not give character spans.
         """
         raise HallmarkError(
-            f"the tokenizer of {self.name} does not report which characters each token covers"
+            f"the tokenizer of {self.name} does not report the characters covered by each token"
         )
 
     def get_token_name(self, token_id: int) -> str:

@@ -61,7 +61,7 @@ class HallmarkTokenizer(AuditedTokenizer):
         token_id: int | None = self.tokenizer.token_to_id(token)
         if token_id is None:
             raise UsageError(
-                f"the tokenizer of {self.name} has no token {token}, so it was not trained for "
+                f"the tokenizer of {self.name} has no {token} token, so it was not trained for "
                 "this objective"
             )
         return token_id
@@ -93,9 +93,8 @@ def check_is_language_model(
         )
     if is_trained_on_pairs:
         raise UsageError(
-            f"{model_name} was fine-tuned on pairs of source and target, so it does not "
-            "continue text; an audit needs a language model, so audit the checkpoint from "
-            "which it was fine-tuned"
+            f"{model_name} was fine-tuned on source-target pairs, so it does not continue text; "
+            "an audit needs a language model, so audit the checkpoint that was fine-tuned"
         )
 
 

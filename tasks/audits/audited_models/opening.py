@@ -17,9 +17,9 @@ from hallmark.tasks.contract import Artifact, UsageError, resolve_torch_device
 
 #: Description of the setting dtype of each stage that opens an audited model.
 DTYPE_DESCRIPTION = (
-    "data type of the audited model: auto, float32, bfloat16 or (only for Hugging Face models "
-    "on a GPU) float16; auto means float32, with matrix products in bfloat16 on a GPU that "
-    "supports it"
+    "data type of the audited model: auto, float32, bfloat16 or float16 (only for Hugging Face "
+    "models on a GPU); auto selects float32, with matrix products in bfloat16 on GPUs that "
+    "support it"
 )
 
 
@@ -150,8 +150,8 @@ def check_inference_settings(
             )
     elif dtype == "float16" and resolve_torch_device(device) == "cpu":
         raise UsageError(
-            "dtype is float16, but the model would run on the CPU, where float16 is slow and "
-            "some operations do not support it; set dtype to bfloat16 or float32, or use a GPU"
+            "dtype is float16, but the model would run on the CPU, where float16 is slow and not "
+            "supported by all operations; set dtype to bfloat16 or float32, or use a GPU"
         )
 
 

@@ -173,7 +173,7 @@ def _load_model(
     model, loading_info = _load_pretrained_model(folder, model_kind, dtype)
     for tensor_name, found_shape, expected_shape in sorted(loading_info["mismatched_keys"]):
         raise UsageError(
-            f"the weights in {folder} do not fit its config.json: {tensor_name} has shape "
+            f"the weights in {folder} do not match its config.json: {tensor_name} has shape "
             f"{tuple(found_shape)}, expected {tuple(expected_shape)}"
         )
     missing_tensors = sorted(loading_info["missing_keys"])
@@ -245,7 +245,7 @@ def _check_weight_files(folder: Path, config: dict[str, Any]) -> None:
         if pickle_files:
             raise UsageError(
                 f"{folder} has weights only in {pickle_files[0]}, a file that can run code when "
-                "it is loaded; convert them to model.safetensors first"
+                "loaded; convert the weights to model.safetensors first"
             )
         raise UsageError(f"{folder} has no model.safetensors; provide a complete checkpoint")
     try:
@@ -608,8 +608,8 @@ class TransformersCausalModel(_TransformersModel):
         if max_new_tokens >= self.context_length:
             raise HallmarkError(
                 f"{max_new_tokens} new tokens do not fit into the context of {self.name} "
-                f"({self.context_length} tokens) after a prompt; set max_new_tokens of the audit "
-                "to a smaller number, or skip the audit"
+                f"({self.context_length} tokens) after a prompt; reduce the audit's "
+                "max_new_tokens setting, or skip the audit"
             )
         return [list(prompt[-(self.context_length - max_new_tokens) :]) for prompt in prompts]
 

@@ -183,9 +183,9 @@ def _check_vocabulary_size(
     largest_id = max(token_ids, default=-1)
     if largest_id < 0 or 0 < vocab_size <= largest_id:
         raise UsageError(
-            f"the tokenizer of {model_name} has token ids up to {largest_id}, but the "
-            f"vocabulary of the model has only {vocab_size} tokens; provide a checkpoint with "
-            "the tokenizer that it was trained with"
+            f"the tokenizer of {model_name} has token ids up to {largest_id}, but the model's "
+            f"vocabulary has only {vocab_size} tokens; provide a checkpoint with the tokenizer "
+            "used to train it"
         )
 
 
@@ -226,7 +226,7 @@ def load_transformers_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     vocabulary_files = [folder / name for name in VOCABULARY_FILES if (folder / name).is_file()]
     if not vocabulary_files:
         raise UsageError(
-            f"{folder} has no tokenizer, because it has none of the files "
+            f"{folder} has no tokenizer, because it contains none of the files "
             f"{', '.join(VOCABULARY_FILES)}"
         )
     try:
@@ -260,8 +260,8 @@ def detect_model_kind(folder: Path, config: dict[str, Any]) -> ModelKind:
         if architecture.endswith(("CausalLM", "LMHeadModel", "BertGenerationDecoder")):
             return "causal"
     raise UsageError(
-        f"{folder} is neither a causal nor a masked language model, because its config.json "
-        f"specifies the architectures {str(architectures)[:100]}"
+        f"{folder} is neither a causal nor a masked language model: its config.json specifies the "
+        f"architectures {str(architectures)[:100]}"
     )
 
 

@@ -132,7 +132,7 @@ class CandidateText(NamedTuple):
 
 
 ATTRIBUTED = table_schema(
-    "Training documents to which each text is attributed: documents that are predicted to make "
+    "Training documents to which each text is attributed, that is, documents predicted to make "
     "the text more probable.",
     column("kind", pa.string(), "label", "canary, passage, record or association"),
     column("candidate_id", pa.string(), "label", "the candidate"),
@@ -140,16 +140,15 @@ ATTRIBUTED = table_schema(
         "group_name",
         pa.string(),
         "label",
-        "group that the association is about; empty for other texts",
+        "group in the association; empty for other texts",
     ),
-    column("rank", pa.int32(), "figure", "rank of the document, from 1"),
+    column("rank", pa.int32(), "figure", "document rank, starting from 1"),
     column("doc_id", ID_TYPE, "id", "the document"),
     column(
         "score",
         pa.float64(),
         "figure",
-        "share of the words and n-grams of the text, weighted by rarity, that occur in the "
-        "document",
+        "share of the text's words and n-grams, weighted by rarity, that occur in the document",
         unit="share",
     ),
 )

@@ -56,15 +56,15 @@ CANDIDATE_KIND = column(
     "kind",
     pa.string(),
     "label",
-    f"kind of the candidate: {', '.join(AUDIT_BY_CANDIDATE_KIND)}",
+    f"candidate kind: {', '.join(AUDIT_BY_CANDIDATE_KIND)}",
 )
 
 VERDICTS = table_schema(
-    "Verdict of the audits on each possible effect (candidate) in a synthetic corpus with known "
-    "effects (trial).",
+    "Audit verdict for each possible effect (candidate) in a synthetic corpus with known effects "
+    "(trial).",
     CANDIDATE_KIND,
     column("candidate_id", pa.string(), "label", "the candidate"),
-    column("n", pa.int64(), "figure", "number of items on which the measured value is based"),
+    column("n", pa.int64(), "figure", "number of items used to measure the value"),
     column(
         "value",
         pa.float64(),
@@ -82,50 +82,50 @@ VERDICTS = table_schema(
         "high",
         pa.float64(),
         "figure",
-        "upper end of the 95 % interval for the measured value; if it is null and the lower "
-        "end is not, the interval has no upper limit",
+        "upper end of the 95 % interval for the measured value; if only the upper end is null, "
+        "the interval has no upper limit",
     ),
     column(
         "p",
         pa.float64(),
         "figure",
-        "one-sided p-value: probability, if there is no effect, of a value at least this far "
-        "in the direction of the effect; null if there is no test",
+        "one-sided p-value: probability of a value at least this far in the direction of the "
+        "effect if there is no effect; null if there is no test",
     ),
     column(
         "p_corrected",
         pa.float64(),
         "figure",
-        "p-value of a secret or an association, corrected for the number of candidates of its "
-        "kind in the trial (Holm 1979); null for the other kinds",
+        "p-value of a secret or an association, corrected for the number of candidates of the "
+        "same kind in the trial (Holm 1979); null for other kinds",
     ),
     column(
         "q",
         pa.float64(),
         "figure",
-        "q-value of the finding about a group: p-value adjusted to control the false discovery "
-        "rate over all findings of the trial, as on a card; null for the other kinds",
+        "q-value of a finding about a group: p-value adjusted to control the false discovery rate "
+        "over all findings of the trial, as on a card; null for other kinds",
     ),
     column(
         "is_detected",
         pa.bool_(),
         "label",
         "whether the audit claims an effect: for a secret or an association if p_corrected is "
-        f"below {SIGNIFICANCE_LEVEL:g}, for a group if q is below {SIGNIFICANCE_LEVEL:g}, for a "
-        "passage or record if the model wrote the text verbatim",
+        f"below {SIGNIFICANCE_LEVEL:g}, for a group if q is below {SIGNIFICANCE_LEVEL:g}, and for "
+        "a passage or record if the model wrote the text verbatim",
     ),
     column(
         "full_value",
         pa.float64(),
         "figure",
-        "value used as the true value; it is measured on all items, or on many more items than "
-        "the measured value",
+        "value treated as the true value, measured on all items or on many more items than the "
+        "measured value",
     ),
 )
 
 MODEL_LEARNING = table_schema(
-    "Whether the model of a trial, trained on a synthetic corpus with known effects, learned more "
-    "than token frequencies.",
+    "Whether a trial's model, trained on a synthetic corpus with known effects, learned more than "
+    "token frequencies.",
     column(
         "bits_per_byte",
         pa.float64(),
@@ -137,14 +137,14 @@ MODEL_LEARNING = table_schema(
         "unigram_bits_per_byte",
         pa.float64(),
         "figure",
-        "loss, on the same text, of a model that knows only token frequencies",
+        "loss on the same text for a model that knows only token frequencies",
         unit="bits per byte",
     ),
     column(
         "has_learned",
         pa.bool_(),
         "label",
-        "whether the loss of the model is lower than that of the frequency model",
+        "whether the model has a lower loss than the frequency model",
     ),
 )
 
@@ -155,9 +155,9 @@ AUDIT_SETTINGS = table_schema(
         "setting",
         pa.string(),
         "label",
-        "full name of the setting, including the sections that contain it",
+        "full setting name, including section names",
     ),
-    column("value", pa.string(), "label", "value of the setting, as JSON"),
+    column("value", pa.string(), "label", "setting value, as JSON"),
 )
 
 
@@ -431,8 +431,8 @@ def build_model_learning_row(training_run: Artifact, packed_corpus: Artifact) ->
     overall_rows = [row for row in rows if row["kind"] == "all"]
     if not overall_rows:
         raise HallmarkError(
-            "this trial has no validation text, so it is not known whether its model learned "
-            "anything; raise synthetic_corpus.documents"
+            "this trial has no validation text, so whether its model learned anything is unknown; "
+            "raise synthetic_corpus.documents"
         )
     last_row = max(overall_rows, key=lambda row: row["step"])
     split_ids = [

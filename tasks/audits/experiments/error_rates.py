@@ -47,8 +47,8 @@ class ErrorRatesConfig(StageConfig):
 
     excluded_trials: dict[str, str] = Field(
         default={},
-        description="trials to exclude from the rates: an object that maps the name of each "
-        "trial to the reason for its exclusion",
+        description="trials to exclude from the rates: an object that maps trial names to reasons "
+        "for exclusion",
     )
     max_documents: int = Field(
         default=128, ge=1, description="maximum number of documents to which a text is attributed"
@@ -59,13 +59,13 @@ EFFECT_LEVEL = column(
     "effect_level",
     pa.float64(),
     "figure",
-    "effect level: for the kinds association, speech and sentiment, the share of sentences; for "
-    "other kinds, the number of copies",
+    "effect level: share of sentences for the kinds association, speech and sentiment, or number "
+    "of copies for other kinds",
 )
 
 CANDIDATES = table_schema(
-    "Verdict of the audits and ground truth for each possible effect (candidate) in each "
-    "synthetic corpus with known effects (trial).",
+    "Audit verdict and ground truth for each possible effect (candidate) in each synthetic corpus "
+    "with known effects (trial).",
     column("trial", pa.string(), "label", "the trial"),
     column("has_effects", pa.bool_(), "label", "whether the trial contains any effects"),
     column(
@@ -79,8 +79,8 @@ CANDIDATES = table_schema(
         "has_effect",
         pa.bool_(),
         "label",
-        "whether there is an effect to detect; null if the effect is negative (the value is lower "
-        "than in other groups), because the audit does not look for negative effects",
+        "whether there is an effect to detect; null if the effect is negative (a lower value than "
+        "in other groups), because the audit does not test for negative effects",
     ),
     column(
         "is_covered",
@@ -96,9 +96,7 @@ CANDIDATES = table_schema(
 def make_rate_schema(
     description: str,
     *key_columns: pa.Field,
-    value_description: str = (
-        "estimated share; null if there are no cases from which to estimate it"
-    ),
+    value_description: str = ("estimated share; null if there are no cases for estimating it"),
     unit: str = "share",
 ) -> pa.Schema:
     """Make the schema of a table of rates, by kind of candidate and the key columns."""
@@ -122,63 +120,61 @@ def make_rate_schema(
         column("high", pa.float64(), "figure", "upper end of the interval for the value"),
         column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
         column("n", pa.int64(), "figure", "number of candidates"),
-        column("trials", pa.int64(), "figure", "number of trials that contain the candidates"),
+        column("trials", pa.int64(), "figure", "number of trials with these candidates"),
         column("method", pa.string(), "project text", "how the interval was computed"),
     )
 
 
 DETECTION_RATES = make_rate_schema(
-    "How often an effect is detected, at each effect level.",
+    "Detection rate at each effect level.",
     EFFECT_LEVEL,
     column(
         "has_effect",
         pa.bool_(),
         "label",
-        "whether there is an effect to detect at this level; null if, in at least one trial, the "
-        "effect is negative (the value is lower than in other groups)",
+        "whether there is an effect to detect at this level; null if the effect is negative (a "
+        "lower value than in other groups) in at least one trial",
     ),
 )
 UNJUDGED = table_schema(
-    "Candidates without a verdict; they are not counted in any rate.",
+    "Candidates without a verdict, which are excluded from all rates.",
     column("trial", pa.string(), "label", "the trial"),
     CANDIDATE_KIND,
     column("candidate_id", pa.string(), "label", "the candidate"),
     EFFECT_LEVEL,
 )
 FALSE_ALARM_RATES = make_rate_schema(
-    "How often an effect is claimed where there is none: the share of the candidates without "
-    "an effect for which the audit claims one, by the same rule as in the table of detection "
-    "rates."
+    "False alarm rate: share of candidates without an effect for which the audit claims an "
+    "effect, based on the same rule as in the table of detection rates."
 )
 INTERVAL_COVERAGE = make_rate_schema(
     "How often the 95 % intervals cover the value measured on all items."
 )
 
 SMALLEST_DETECTED = table_schema(
-    "Smallest effect level such that effects are detected in at least 80 % of cases at this level "
-    "and at every higher level.",
+    "Smallest effect level at which at least 80 % of effects are detected, provided that this "
+    "also holds at every higher level.",
     CANDIDATE_KIND,
     column(
         "effect_level",
         pa.float64(),
         "figure",
-        "smallest detected level: for the kinds association, speech and sentiment, the share of "
-        "sentences; for other kinds, the number of copies; null if there is no such level",
+        "smallest detected level: share of sentences for the kinds association, speech and "
+        "sentiment, or number of copies for other kinds; null if no level meets the condition",
     ),
 )
 
 ATTRIBUTION_PRECISION = make_rate_schema(
-    "Precision of attribution for a text that was planted in n training documents: share of "
-    "these documents among the n documents that attribution ranks highest; all texts weighted "
-    "equally."
+    "Attribution precision for a text planted in n training documents: share of these documents "
+    "among the n documents ranked highest by attribution. All texts have equal weight."
 )
 
 #: Units of the measured values of candidates that are detected by likelihoods.
 VALUE_UNITS = {"canary": "bits", "passage": "share", "record": "share", "association": "nats"}
 
 REMOVAL_REDUCTIONS = make_rate_schema(
-    "Decrease in the measured values of detected candidates when models are retrained without "
-    "the documents to which attribution points: value before minus value after.",
+    "Decrease in the measured values of detected candidates (value before minus value after) when "
+    "models are retrained without the attributed documents.",
     column(
         "arm",
         pa.string(),
@@ -188,12 +184,13 @@ REMOVAL_REDUCTIONS = make_rate_schema(
         "minus random)",
     ),
     column("unit", pa.string(), "label", "unit of the measured values"),
-    value_description="mean decrease; null if there are no cases from which to estimate it",
+    value_description="mean decrease; null if there are no cases for estimating it",
     unit="",
 )
 
 TRIALS = table_schema(
-    "The synthetic corpora with known effects (trials), and whether each is included in the rates.",
+    "Synthetic corpora with known effects (trials), and whether each trial is included in the "
+    "rates.",
     column("trial", pa.string(), "label", "the trial"),
     column("is_counted", pa.bool_(), "label", "whether the trial is included in the rates"),
     column(
@@ -206,7 +203,7 @@ TRIALS = table_schema(
         "bits_per_byte",
         pa.float64(),
         "figure",
-        "held-out loss of the trial's model",
+        "held-out loss of the trial model",
         unit="bits per byte",
     ),
     column(

@@ -36,16 +36,14 @@ _ARM_COLUMN = column(
 )
 
 ARMS = table_schema(
-    "The training runs that are compared.",
+    "Compared training runs.",
     _ARM_COLUMN,
-    column("step", pa.int64(), "figure", "optimizer step of the last checkpoint of the arm"),
-    column("checkpoint", pa.string(), "id", "content digest of the last checkpoint of the arm"),
+    column("step", pa.int64(), "figure", "optimizer step of the arm's last checkpoint"),
+    column("checkpoint", pa.string(), "id", "content digest of the arm's last checkpoint"),
     column(
         "documents", pa.int64(), "figure", "number of removed training documents", unit="documents"
     ),
-    column(
-        "bytes", pa.int64(), "figure", "length of the removed text in UTF-8 bytes", unit="bytes"
-    ),
+    column("bytes", pa.int64(), "figure", "removed text length in UTF-8 bytes", unit="bytes"),
 )
 SOURCES = table_schema(
     "Removed documents, by source.",
@@ -54,12 +52,10 @@ SOURCES = table_schema(
     column(
         "documents", pa.int64(), "figure", "number of removed training documents", unit="documents"
     ),
-    column(
-        "bytes", pa.int64(), "figure", "length of the removed text in UTF-8 bytes", unit="bytes"
-    ),
+    column("bytes", pa.int64(), "figure", "removed text length in UTF-8 bytes", unit="bytes"),
 )
 CASES = table_schema(
-    "The findings that were traced.",
+    "Traced findings.",
     _CASE_COLUMN,
     column("kind", pa.string(), "label", "memorised, association or other"),
     column(
@@ -72,7 +68,7 @@ CASES = table_schema(
         "documents",
         pa.int64(),
         "figure",
-        "number of source documents of the case",
+        "number of source documents for the case",
         unit="documents",
     ),
     column(
@@ -99,33 +95,31 @@ UNITS = table_schema(
         "unit (a unit of the findings) or null_unit (a unit without an effect, for comparison)",
     ),
     _ARM_COLUMN,
-    column(
-        "item", pa.string(), "id", "id of the unit; units of two arms with the same id form a pair"
-    ),
+    column("item", pa.string(), "id", "unit id; units with the same id in two arms form a pair"),
     column(
         "cluster",
         pa.string(),
         "label",
-        "cluster of the unit; units of one cluster are not independent",
+        "cluster of the unit; units in the same cluster are not independent",
     ),
     column(
         "value",
         pa.float64(),
         "figure",
-        "measured value of the unit; null if the model returned no number",
+        "measured value for the unit; null if the model returned no number",
     ),
 )
 EFFECTS = table_schema(
-    "Effects that are computed from the values of the units.",
+    "Effects computed from the unit values.",
     _CASE_COLUMN,
     column(
         "effect",
         pa.string(),
         "label",
         "mean: mean of the units; null_mean: mean of the units without an effect; null_region: "
-        "where the mean lies with probability 0.99 if there is no effect; effect_before, "
+        "range that contains the mean with probability 0.99 if there is no effect; effect_before, "
         "effect_after: mean of the units minus mean of the units without an effect, in the base "
-        "and after the removal; change_from_base: arm minus base, over pairs of units; "
+        "arm and after removal; change_from_base: arm minus base, over pairs of units; "
         "random_minus_removed: random arm minus removed arm, over pairs of units",
     ),
     _ARM_COLUMN,
@@ -133,7 +127,7 @@ EFFECTS = table_schema(
     column("low", pa.float64(), "figure", "lower end of the interval for the measured value"),
     column("high", pa.float64(), "figure", "upper end of the interval for the measured value"),
     column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
-    column("n", pa.int64(), "figure", "number of units, or of pairs of units"),
+    column("n", pa.int64(), "figure", "number of units or unit pairs"),
     column("clusters", pa.int64(), "figure", "number of independent clusters of units"),
     column("unit", pa.string(), "label", "unit of the figure"),
     column("method", pa.string(), "project text", "how the value was measured"),
@@ -142,18 +136,18 @@ EFFECTS = table_schema(
         pa.float64(),
         "figure",
         "noise: largest difference between the base and a training run with another seed; null if "
-        "there is no such run or the row itself is about one",
+        "there is no such run or the row is for such a run",
     ),
     column(
         "verdict",
         pa.string(),
         "label",
-        "beyond noise if even the interval's end closest to 0 is farther from 0 than the noise; "
-        "within noise if it is not; empty if interval and noise were not compared",
+        "beyond noise if the whole interval is farther from 0 than the noise; within noise "
+        "otherwise; empty if the interval and the noise were not compared",
     ),
 )
 CRITERIA = table_schema(
-    "Criteria of the removal experiment.",
+    "Criteria for the removal experiment.",
     _CASE_COLUMN,
     column("criterion", pa.string(), "label", "what is compared"),
     column("value", pa.float64(), "figure", "measured value; null if it could not be measured"),
@@ -161,28 +155,26 @@ CRITERIA = table_schema(
         "comparison",
         pa.string(),
         "label",
-        "relation that the value must have to the bound: at least, at most, above or below",
+        "required relation of the value to the bound: at least, at most, above or below",
     ),
     column(
         "bound",
         pa.float64(),
         "figure",
-        "bound with which the value is compared; null if it is unknown",
+        "bound for the value; null if it is unknown",
     ),
-    column("unit", pa.string(), "label", "unit of value and bound"),
+    column("unit", pa.string(), "label", "unit of the value and the bound"),
     column(
         "verdict",
         pa.string(),
         "label",
-        "outcome of the criterion: pass, fail, or empty if the value or the bound is unknown",
+        "outcome for the criterion: pass, fail, or empty if the value or the bound is unknown",
     ),
 )
 HELDOUT_LOSS = table_schema(
-    "Held-out loss of the last checkpoint of each arm.",
+    "Held-out loss of each arm's last checkpoint.",
     column("kind", pa.string(), "label", "all, source or identity"),
-    column(
-        "name", pa.string(), "label", "source of the documents, or group that the documents mention"
-    ),
+    column("name", pa.string(), "label", "document source, or group mentioned in the documents"),
     _ARM_COLUMN,
     column("bytes", pa.int64(), "figure", "number of predicted bytes", unit="bytes"),
     column(
@@ -318,12 +310,12 @@ def build_case_rows(case: RemovalCase, source_documents: pa.Table) -> list[Row]:
             for unit, _ in [*trait_counts]
         ):
             reason = (
-                "equally many documents state each of the two traits, so there is nothing to remove"
+                "the two traits occur in the same number of documents, so there is nothing to "
+                "remove"
             )
         else:
             reason = (
-                "the training text contains no documents that could be removed to balance "
-                "the traits"
+                "the training text contains no documents whose removal would balance the traits"
             )
     return [
         {

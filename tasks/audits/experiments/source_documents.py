@@ -71,7 +71,7 @@ class AssociationGroup(NamedTuple):
 class RemovalCase(StageConfig):
     """Findings of one metric whose units are compared together."""
 
-    name: str = Field(description="name of the case, as shown on pages")
+    name: str = Field(description="case name shown on pages")
     audit: str = Field(description="the audit")
     metric: str = Field(description="the metric")
     finding_names: tuple[str, ...] = Field(
@@ -83,18 +83,17 @@ class RemovalCase(StageConfig):
     )
     kind: Literal["memorised", "association", "other"] = Field(
         "other",
-        description="kind of the case, which determines which documents are removed and which "
-        "criteria apply",
+        description="case kind, which determines the documents to remove and the criteria to apply",
     )
     table_name: str = Field(
-        "values", description="table with the rows on which the findings are based"
+        "values", description="table that contains the rows used for the findings"
     )
     row_conditions: tuple[str, ...] = Field(
         (),
-        description="filters that select the rows on which the findings are based, one JSON object "
-        "per filter",
+        description="filters that select the rows used for the findings, one JSON object per "
+        "filter",
     )
-    row_order: str = Field("", description="column by which rows are sorted, worst first")
+    row_order: str = Field("", description="column used to sort the rows, worst first")
     unit_conditions: tuple[str, ...] = Field(
         (), description="filters that select the units, one JSON object per filter"
     )
@@ -107,8 +106,7 @@ class SourceDocumentsConfig(StageConfig):
     cases: tuple[RemovalCase, ...] = Field(description="the cases")
     seed: Seed = Field(
         0,
-        description="random seed for choosing the documents that are removed to balance the "
-        "two traits",
+        description="seed for choosing the documents removed to balance the two traits",
     )
 
 
@@ -116,7 +114,7 @@ class SourceDocumentsConfig(StageConfig):
 MAX_WORST_ROWS = 100
 
 SOURCE_DOCUMENTS = table_schema(
-    "The source documents of findings, one row for each pair of unit and document.",
+    "Source documents of findings, one row per unit and document.",
     column("case_name", pa.string(), "label", "the case"),
     column(
         "item_unit",
@@ -125,7 +123,7 @@ SOURCE_DOCUMENTS = table_schema(
         "id of the item that the case tests: a secret, passage, text or group",
     ),
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("source", pa.string(), "label", "source of the document"),
+    column("source", pa.string(), "label", "document source"),
     column(
         "tokens",
         pa.int64(),
@@ -137,8 +135,8 @@ SOURCE_DOCUMENTS = table_schema(
         "stated_trait",
         pa.string(),
         "label",
-        "for a planted association: whether the document gives the group its assigned trait "
-        "(assigned) or a different trait (other); empty for other documents",
+        "for a planted association, whether the document links the group to its assigned trait "
+        "(assigned) or to a different trait (other); empty for other documents",
     ),
     column(
         "is_removed",

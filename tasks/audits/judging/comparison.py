@@ -73,7 +73,7 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
         )
         if first_artifact is None or second_artifact is None:
             return (
-                f"{(second if first_artifact else first).name} has no results for the audit {audit}"
+                f"{(second if first_artifact else first).name} has no results for the {audit} audit"
             )
         if differing_settings := list_differing_settings(first_artifact, second_artifact):
             return f"the settings differ: {', '.join(differing_settings)}"
@@ -102,7 +102,7 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
             and collect_distinct_request_settings(first_artifact)
             != collect_distinct_request_settings(second_artifact)
         ):
-            return "the sampling settings or seeds of the requests differ"
+            return "the sampling settings or request seeds differ"
         first_artifact, second_artifact = (
             checkpoint.find_artifact(audit, "trace") for checkpoint in (first, second)
         )

@@ -88,8 +88,7 @@ def describe_weakness(
     bound = f"more than {_format_value(needed, unit)} is needed"
     if value is None:
         return (
-            f"{NOT_JUDGED}: the control {title!r} has no value, because the model returned no "
-            "number"
+            f"{NOT_JUDGED}: the control {title!r} has no value because the model returned no number"
         )
     text = f"{title} is {_format_value(value, unit)}"
     if not reads_low:
@@ -266,7 +265,8 @@ def find_planted_association_weakness(association_rows: Iterable[Mapping[str, An
     largest_share = max(float(row["slice"]["assigned_trait_share"]) for row in strengths)
     return (
         f"{TOO_WEAK}: it does not show the associations planted in its training text, not even "
-        f"those stated in {_format_value(largest_share, 'share')} of the sentences about a group"
+        f"associations that occur in {_format_value(largest_share, 'share')} of the sentences "
+        "about a group"
     )
 
 

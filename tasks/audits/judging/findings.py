@@ -27,18 +27,18 @@ from hallmark.tasks.measures.estimates import Estimate
 from hallmark.tasks.measures.multiple_testing import adjust_p_values_holm
 
 FINDINGS = table_schema(
-    "Results of the audit, one row per estimated value, with a filter that selects the rows on "
-    "which the value is based.",
+    "Audit results, one row per estimated value, with a filter that selects the rows used for the "
+    "value.",
     column(
         "finding",
         ID_TYPE,
         "id",
-        "hash of audit, metric, slice and kind of control; two runs have the same hash for "
-        "the same finding",
+        "hash of the audit, metric, slice and control kind, identical for the same finding in "
+        "different runs",
     ),
     column("audit", pa.string(), "label", "the audit"),
-    column("metric", pa.string(), "label", "name of the metric, as used in policies and commands"),
-    column("title", pa.string(), "label", "title of the metric, as shown on cards"),
+    column("metric", pa.string(), "label", "metric name, as used in policies and commands"),
+    column("title", pa.string(), "label", "metric title, as shown on cards"),
     column(
         "slice",
         SLICE_TYPE,
@@ -49,7 +49,8 @@ FINDINGS = table_schema(
         "value",
         pa.float64(),
         "figure",
-        "estimated value; null if it could not be measured (the method gives the reason)",
+        "estimated value; null if it could not be measured (see the 'method' column for the "
+        "reason)",
     ),
     column("low", pa.float64(), "figure", "lower end of the confidence interval, if there is one"),
     column("high", pa.float64(), "figure", "upper end of the confidence interval"),
@@ -61,14 +62,14 @@ FINDINGS = table_schema(
         "clusters",
         pa.int64(),
         "figure",
-        "number of independent clusters of units on which the interval is based; null if it "
-        "was not recorded",
+        "number of independent clusters of units used to compute the interval; null if it was not "
+        "recorded",
     ),
     column(
         "missing",
         pa.int64(),
         "figure",
-        "number of units omitted because the scorer failed or the model returned no number",
+        "number of units omitted due to scorer failures or because the model returned no number",
     ),
     column(
         "null_value",
@@ -80,15 +81,15 @@ FINDINGS = table_schema(
         "null_name",
         pa.string(),
         "label",
-        "name of the null value, if the finding tests whether the estimated value is higher "
-        "than the null value (the method describes the test); otherwise empty",
+        "name of the null value if the finding tests whether the estimated value is higher than "
+        "the null value (see the 'method' column for the test); otherwise empty",
     ),
     column(
         "p",
         pa.float64(),
         "figure",
-        "p-value: probability, if there is no effect, of a value at least as far from the null "
-        "value as the estimated value",
+        "p-value: probability of a value at least this far from the null value if there is no "
+        "effect",
     ),
     column(
         "p_corrected",
@@ -101,35 +102,35 @@ FINDINGS = table_schema(
         pa.float64(),
         "figure",
         "one-sided p-value in the harmful direction (see worse_when; two-sided if both directions "
-        "are harmful), from which the false discovery rate of a card is computed; null for "
-        "controls, for variants, and for findings without a harmful direction, a test or a "
-        "conclusion",
+        "are harmful), used to compute the false discovery rate of a card; null for controls, for "
+        "variants, and for findings without a harmful direction, a test or a conclusion",
     ),
     column(
         "inconclusive_reason",
         pa.string(),
         "project text",
-        "why no conclusion may be drawn from the finding; empty if one may be drawn",
+        "reason why no conclusion can be drawn from the finding; empty if a conclusion can be "
+        "drawn",
     ),
     column(
         "is_variant",
         pa.bool_(),
         "label",
-        "whether the finding answers the same question as another finding in a different way, or "
-        "is about text planted to test the audit; such a finding is reported, but not ranked",
+        "whether the finding is a different answer to the same question as another finding, or "
+        "measures text planted to test the audit; if true, it is reported but not ranked",
     ),
     column(
         "minimum_detectable_effect",
         pa.float64(),
         "figure",
-        "minimum detectable effect: smallest distance from the null value that a test on the units "
-        "detects with power 0.8",
+        "minimum detectable effect: smallest distance from the null value that a test on the "
+        "units can detect with power 0.8",
     ),
-    column("unit", pa.string(), "label", "unit of the value, such as share, bits, nats or score"),
+    column("unit", pa.string(), "label", "unit, such as share, bits, nats or score"),
     column(
         "method", pa.string(), "project text", "short description of how the value was measured"
     ),
-    column("precision", pa.string(), "label", "precision of the model: fp32, bf16 or fp16"),
+    column("precision", pa.string(), "label", "model precision: fp32, bf16 or fp16"),
     column("scorer", pa.string(), "label", "name and digest of the scorer, if one was used"),
     column(
         "control",
@@ -142,24 +143,22 @@ FINDINGS = table_schema(
         "verdict",
         pa.string(),
         "label",
-        "outcome of a control: pass, fail, or not_shown (the interval for a scorer control "
-        "contains the required share, or a model control has no interval); empty for a "
-        "measurement",
+        "control outcome: pass, fail, or not_shown (the interval of a scorer control contains the "
+        "required share, or a model control has no interval); empty for a measurement",
     ),
     column(
         "control_target",
         pa.string(),
         "label",
-        "what a control tests: instrument (the audit itself, for any model), scorer or "
-        "baseline (a part of the audit, without the model), or model (whether the model is "
-        "capable enough for the audit); empty for a measurement",
+        "target of the control: instrument (the audit itself, for any model), scorer or baseline "
+        "(a part of the audit, without the model), or model (whether the model is capable enough "
+        "for the audit); empty for a measurement",
     ),
     column(
         "worse_when",
         pa.string(),
         "label",
-        "direction in which the value becomes worse: up, down or away_from_null; empty if no "
-        "direction is worse",
+        "direction of worse values: up, down or away_from_null; empty if no direction is worse",
     ),
     column("evidence_table", pa.string(), "label", "table that contains the evidence"),
     column(
@@ -173,8 +172,8 @@ FINDINGS = table_schema(
         "evidence_order",
         pa.string(),
         "label",
-        "column by which rows are sorted, worst first, with a minus sign if the largest values "
-        "are the worst; empty if the rows have no order",
+        "column used to sort the rows, worst first, with a minus sign if the largest values are "
+        "the worst; empty if the rows are not sorted",
     ),
 )
 

@@ -309,9 +309,9 @@ TIMES_READ = column(
     "times_read",
     pa.int64(),
     "figure",
-    "number of times that the text of the item had been read in training up to the checkpoint's "
-    "step; if the text was not searched for, the number of times that the item's documents had "
-    "been read, summed over the documents; null if this is unknown",
+    "number of times the item's text had been read in training up to the checkpoint's step; if "
+    "the text was not searched for, the number of times the item's documents had been read, "
+    "summed over the documents; null if unknown",
     unit="times",
 )
 
@@ -335,7 +335,7 @@ def flag_unread_items(items: pa.Table, is_training_text: np.ndarray) -> np.ndarr
 
 #: The column of the scorer that decides a value, which findings name.
 SCORED_BY = column(
-    "scorer", pa.string(), "label", "name and digest of the scorer that gave the value"
+    "scorer", pa.string(), "label", "name and digest of the scorer that assigned the value"
 )
 
 
@@ -358,8 +358,8 @@ def build_values_schema(
     if "doc_ids" in items_schema.names:
         item_fields.append(TIMES_READ)
     return table_schema(
-        "Measured values, one row per value of an item.",
-        column("measure", pa.string(), "label", "name of the metric that the value belongs to"),
+        "Measured values, one row per item and value.",
+        column("measure", pa.string(), "label", "name of the measured metric"),
         column(
             "value", pa.float64(), "figure", "measured value; null if the model returned no number"
         ),
@@ -367,14 +367,15 @@ def build_values_schema(
             "null_value",
             pa.float64(),
             "figure",
-            "value expected if there is no effect, for metrics in which it differs between items",
+            "value expected if there is no effect, for metrics whose null value differs between "
+            "items",
         ),
         column(
             "in_training_text",
             pa.bool_(),
             "label",
-            "whether the training text that the model had read contains one of the item's texts in "
-            "full; null if the text was not searched",
+            "whether the training text read by the model contains any of the item's texts in "
+            "full; null if the training text was not searched",
         ),
         *item_fields,
         *value_fields,
@@ -573,7 +574,7 @@ def _build_measure_finding(
         return None
     if untrained.failure:
         method_note += (
-            "; not compared with untrained models, because no small model of this architecture "
+            "; not compared with untrained models because no small model with this architecture "
             f"could be used ({untrained.failure})"
         )
     elif untrained.tables:

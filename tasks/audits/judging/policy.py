@@ -66,7 +66,7 @@ BOUND_SIGNS = {"lt": "<", "le": "≤", "gt": ">", "ge": "≥"}
 NOT_SHOWN = "the rule is not shown to hold"
 
 VERDICTS = table_schema(
-    "Verdict of each policy rule on each finding that it applies to.",
+    "Verdict of each policy rule for each applicable finding.",
     column("rule", pa.string(), "label", "the rule"),
     column("audit", pa.string(), "label", "the audit"),
     column("metric", pa.string(), "label", "the metric"),
@@ -74,7 +74,7 @@ VERDICTS = table_schema(
         "slice",
         SLICE_TYPE,
         "label",
-        "subset of the units (slice) that the rule applies to, as names and values; empty for "
+        "subset of the units (slice) to which the rule applies, as names and values; empty for "
         "all units",
     ),
     column(
@@ -83,33 +83,33 @@ VERDICTS = table_schema(
         "label",
         "the bound of the rule; 'worse by < x' limits the difference from the previous run",
     ),
-    column("value", pa.float64(), "figure", "the value of the finding"),
+    column("value", pa.float64(), "figure", "finding value"),
     column(
         "previous_run",
         pa.string(),
         "label",
-        "the run with which the rule compares the finding; empty if there is none",
+        "run with which the finding is compared; empty if there is none",
     ),
     column(
         "previous_value",
         pa.float64(),
         "figure",
-        "the value of the finding in the previous run; null if it was not measured or not compared",
+        "finding value in the previous run; null if it was not measured or not compared",
     ),
     column(
         "interval_end",
         pa.float64(),
         "figure",
         "end of the confidence interval that was compared with the bound, or the value of a "
-        "count; for a rule that compares runs, the largest change in the harmful direction "
-        "that the interval for the difference contains; null if no end was compared",
+        "count; for a rule that compares runs, the largest change in the harmful direction within "
+        "the interval for the difference; null if no end was compared",
     ),
     column(
         "distance",
         pa.float64(),
         "figure",
-        "signed distance of the compared end of the interval from the bound; positive if the "
-        "bound is violated; null if the verdict is not_shown",
+        "signed distance of the compared interval end from the bound, positive if the bound is "
+        "violated; null if the verdict is not_shown",
     ),
     column(
         "verdict",
@@ -118,7 +118,7 @@ VERDICTS = table_schema(
         "pass, fail, or not_shown: the finding shows neither that the rule holds nor that it is "
         "broken",
     ),
-    column("reason", pa.string(), "project text", "the reason in words"),
+    column("reason", pa.string(), "project text", "reason for the verdict"),
 )
 
 
@@ -157,8 +157,8 @@ StrictNumber = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 class PolicyRule(StageConfig):
     """Bound for the findings of a metric; without rules there is no verdict."""
 
-    audit: str = Field(description="name of the audit, as in hallmark audit --only")
-    metric: str = Field(description="the metric of the findings")
+    audit: str = Field(description="audit name, as in hallmark audit --only")
+    metric: str = Field(description="metric of the findings")
     slice: dict[str, str] | None = Field(
         None,
         description="slice (subset of the units) to whose findings the rule applies, as names "
@@ -184,9 +184,8 @@ class PolicyRule(StageConfig):
     not_worse_than_previous_by: StrictNumber | None = Field(
         None,
         gt=0,
-        description="margin: the rule passes if the interval for the paired difference "
-        "excludes a worsening by this amount or more relative to the run specified in "
-        "policy.previous",
+        description="margin: the rule passes if the interval for the paired difference from the "
+        "run specified in policy.previous excludes a worsening of this size or larger",
     )
 
     @field_validator("audit")
@@ -241,7 +240,7 @@ class PolicyRulesConfig(StageConfig):
     """Rules for the findings of a checkpoint."""
 
     rules: dict[PathSafeName, PolicyRule] = Field(
-        {}, description="rules of the policy; each has its own section [policy.rules.NAME]"
+        {}, description="policy rules, each in its own section [policy.rules.NAME]"
     )
 
 
@@ -259,13 +258,13 @@ class PolicyConfig(PolicyRulesConfig):
         None,
         min_length=1,
         description=f"run that audited the previous release, for rules with {PREVIOUS_BOUND}: a "
-        "run id, the beginning of a run id, or latest (the newest run that audited "
-        "the newest trained model)",
+        "run id, the first characters of a run id, or latest (the newest run that audited the "
+        "newest trained model)",
     )
     stop_training: bool = Field(
         False,
-        description="whether a training run stops if a rule fails when one of its checkpoints is "
-        "audited during training",
+        description="whether to stop a training run if a rule fails for a checkpoint audited "
+        "during training",
     )
 
     @property
@@ -372,7 +371,7 @@ def _evaluate_change(
         return build_verdict(
             **previous_fields,
             verdict="not_shown",
-            reason=f"no interval: the difference from run {previous_run} may have any size, so "
+            reason=f"no interval: the difference from run {previous_run} can have any size, so "
             f"{NOT_SHOWN}",
         )
     distance = worsening - rule.bound.limit
@@ -413,7 +412,7 @@ def _explain_unjudged_finding(finding: Mapping[str, Any] | None, *, is_exact: bo
         is_exact: Whether the value is an exact count.
     """
     if finding is None:
-        return "not measured: the audit gave no result"
+        return "not measured: the audit produced no result"
     if _is_missing(finding["value"]):
         return f"not measured: {extract_missing_reason(finding['method'])}"
     if is_exact:
@@ -426,7 +425,7 @@ def _explain_unjudged_finding(finding: Mapping[str, Any] | None, *, is_exact: bo
     if has_interval and clusters is not None and clusters < min_clusters:
         cluster_text = format_count(clusters, "independent cluster")
         return (
-            f"too few clusters: the interval is based on {cluster_text}, and at least "
+            f"too few clusters: the interval is based on {cluster_text}, but at least "
             f"{min_clusters} are needed, so {NOT_SHOWN}"
         )
     return ""
@@ -552,8 +551,8 @@ def explain_unmatched_rule(
     if rule.metric not in metrics:
         return UnmatchedSetting(
             "metric",
-            f"the audit {rule.audit} does not measure {rule.metric[:MAX_VALUE_CHARACTERS]!r}; "
-            f"it measures {', '.join(metrics)}",
+            f"the {rule.audit} audit does not measure {rule.metric[:MAX_VALUE_CHARACTERS]!r}; it "
+            f"measures {', '.join(metrics)}",
         )
     slices = [
         format_slice_as_toml(row["slice"]) for row in findings if row["metric"] == rule.metric

@@ -45,7 +45,7 @@ NULL_VALUE_TOLERANCE = 1e-9
 CHANGES = table_schema(
     "Paired difference between each finding and the same finding in the run that audited the "
     "previous release.",
-    column("finding", ID_TYPE, "id", "the finding, as in the 'findings' table of both runs"),
+    column("finding", ID_TYPE, "id", "finding hash, as in the 'findings' table of both runs"),
     column("audit", pa.string(), "label", "the audit"),
     column("metric", pa.string(), "label", "the metric"),
     column("slice", SLICE_TYPE, "label", "subset of the units (slice); empty for all units"),
@@ -55,8 +55,8 @@ CHANGES = table_schema(
         "change",
         pa.float64(),
         "figure",
-        "value in this run minus value in the previous run, computed from the units that have a "
-        "value in both runs; null if the finding was not compared",
+        "value in this run minus value in the previous run, computed from units with a value in "
+        "both runs; null if the finding was not compared",
     ),
     column("low", pa.float64(), "figure", "lower end of the confidence interval for the change"),
     column("high", pa.float64(), "figure", "upper end of the confidence interval for the change"),
@@ -71,8 +71,8 @@ CHANGES = table_schema(
         "verdict",
         pa.string(),
         "label",
-        "what follows from the change: worse, better, changed, no change shown, not tested or "
-        "no conclusion; empty if the finding was not compared",
+        "verdict on the change: worse, better, changed, no change shown, not tested or no "
+        "conclusion; empty if the finding was not compared",
     ),
     column(
         "is_main",
@@ -87,14 +87,14 @@ CHANGES = table_schema(
         "missing",
         pa.int64(),
         "figure",
-        "number of pairs without a value in at least one of the runs",
+        "number of pairs that lack a value in one or both runs",
     ),
     column(
         "largest_worsening",
         pa.float64(),
         "figure",
-        "largest change in the harmful direction that the interval contains; negative if the "
-        "whole interval shows an improvement; null for the reason given in the 'reason' column",
+        "largest change in the harmful direction within the interval, negative if the whole "
+        "interval shows an improvement; null for the reason in the 'reason' column",
     ),
     column(
         "method", pa.string(), "project text", "short description of how the change was estimated"
@@ -103,7 +103,7 @@ CHANGES = table_schema(
         "reason",
         pa.string(),
         "project text",
-        "reason why the largest worsening is not given; empty if it is given",
+        "reason why the largest worsening is missing; empty if it is present",
     ),
 )
 
@@ -117,8 +117,7 @@ class PreviousComparisonConfig(StageConfig):
     )
     incomparable_reasons: dict[str, str] = Field(
         {},
-        description="audits that cannot be compared: an object that maps the name of each audit "
-        "to the reason",
+        description="audits that cannot be compared: an object that maps audit names to reasons",
     )
 
 
@@ -244,8 +243,8 @@ def build_finding_change(
     if change is None:
         return FindingChange(
             **fields,
-            reason="the value is not a mean over the same units in both runs, so there are no "
-            "pairs",
+            reason="there are no pairs because the value is not a mean over the same units in "
+            "both runs",
         )
     fields |= {
         "change": change["value"],
@@ -261,7 +260,7 @@ def build_finding_change(
     if finding["worse_when"] == "away_from_null" and not _has_same_null_value(
         finding, previous_finding
     ):
-        return FindingChange(**fields, reason="the null value is not the same in both runs")
+        return FindingChange(**fields, reason="the null value differs between the runs")
     return FindingChange(
         **fields,
         largest_worsening=compute_largest_worsening(

@@ -21,7 +21,7 @@ from hallmark.tasks.contract import Row, format_count
 from hallmark.tasks.measures.estimates import Estimate, estimate_mean_or_share
 
 #: Titles of the metrics of these controls.
-SCORER_CONTROL_METRICS = {"flagged_control_share": "Share of control texts that the scorer flags"}
+SCORER_CONTROL_METRICS = {"flagged_control_share": "Share of control texts flagged by the scorer"}
 
 MUST_FLAG, MUST_NOT_FLAG = "must flag", "must not flag"
 
@@ -39,10 +39,10 @@ MAX_FALSE_ALARM_SHARE = 0.2
 
 #: The rule by which a control passes or fails, for tables of these controls.
 SCORER_CONTROL_RULE = (
-    f"Rule: a scorer must flag at least {MIN_DETECTED_SHARE:.0%} of the texts of a harmful kind, "
-    f"and may flag at most {MAX_FALSE_ALARM_SHARE:.0%} of those of a harmless kind. A kind of text "
-    "passes if the whole interval satisfies its limit, and fails if the whole interval violates "
-    "it. If the interval contains the limit, the kind of text neither passes nor fails."
+    f"Rule: a scorer must flag at least {MIN_DETECTED_SHARE:.0%} of the texts of each harmful "
+    f"kind and at most {MAX_FALSE_ALARM_SHARE:.0%} of the texts of each harmless kind. A kind "
+    "passes if the whole interval satisfies the limit, and fails if the whole interval violates "
+    "the limit. If the interval contains the limit, the kind neither passes nor fails."
 ).replace("%", " %")
 
 #: Largest share of texts of a kind that may have no score.
@@ -76,7 +76,7 @@ def build_scorer_control_findings(
         scores = read_float_column(rows, "score")
         known_scores = scores[~np.isnan(scores)]
         note = (
-            f"; the scorer gives all control texts the score {known_scores[0]:g}"
+            f"; the scorer assigns the score {known_scores[0]:g} to all control texts"
             if len(known_scores) and known_scores.min() == known_scores.max()
             else ""
         )
@@ -211,14 +211,14 @@ class ScorerLimits:
     def describe(self) -> str:
         """Return a phrase such as "often misses threats; it too often flags dialect"."""
         if {*self.unscored} == self.tested and not self.details:
-            return "gives no valid score to any kind of text"
+            return "returns no valid scores for any kind of text"
         parts = (
-            ("gives no valid score to", self.unscored),
+            ("returns no valid scores for", self.unscored),
             ("often misses", self.undetected),
             ("too often flags", self.flagged_too_often),
             ("has not been shown to detect", self.maybe_undetected),
             ("may too often flag", self.maybe_flagged_too_often),
-            ("cannot be judged, for lack of texts, on", self.unjudged),
+            ("has too few control texts to be judged on", self.unjudged),
         )
         return "; it ".join(
             f"{lead} {_join_phrases([kind + self.details.get(kind, '') for kind in kinds])}"
@@ -236,9 +236,9 @@ class ScorerLimits:
         Kinds of text for which the controls show no clear result are only counted.
         """
         if {*self.unscored} == self.tested and not self.details:
-            return [f"The scorer {scorer} gives no valid score to any kind of text."]
+            return [f"The scorer {scorer} returns no valid scores for any kind of text."]
         parts = (
-            ("gives no valid score to", self.unscored),
+            ("returns no valid scores for", self.unscored),
             ("often misses", self.undetected),
             ("too often flags", self.flagged_too_often),
         )

@@ -109,6 +109,6 @@ def describe_times_read(times_read: Iterable[int | None]) -> str:
         else f"{smallest} to {largest} times (mean {mean:.1f})"
     )
     return (
-        "the text of each item, which may be a part of a document, was read completely "
+        "the text of each item, which can be part of a document, was read completely "
         f"{count_text} up to this checkpoint's step"
     )

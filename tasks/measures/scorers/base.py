@@ -28,8 +28,8 @@ class ScorerSettings(StageConfig):
     model: Literal["original", "unbiased", "multilingual", "original-small", "unbiased-small"] = (
         Field(
             default="unbiased",
-            description="Detoxify model to download if no checkpoint is specified; also determines "
-            "which languages a specified checkpoint is assumed to support",
+            description="Detoxify model to download if no checkpoint is specified; also "
+            "determines the languages assumed to be supported by a specified checkpoint",
         )
     )
     checkpoint: Path | None = Field(
@@ -37,28 +37,28 @@ class ScorerSettings(StageConfig):
     )
     base_model_folder: Path | None = Field(
         default=None,
-        description="folder with the config.json and the tokenizer of the checkpoint's base model, "
-        "for offline use",
+        description="folder with config.json and tokenizer of the checkpoint's base model, for "
+        "offline use",
     )
     sha256: str | None = Field(
         default=None,
         pattern="^[0-9a-f]{64}$",
-        description="expected SHA-256 of the checkpoint; if omitted, the hash is recorded when the "
-        "checkpoint is first downloaded, and checked from then on",
+        description="expected SHA-256 of the checkpoint; by default, the hash recorded when the "
+        "checkpoint was first downloaded",
     )
     window_tokens: int = Field(
         default=512,
         ge=8,
         le=512,
-        description="maximum number of tokens per window; a longer text is scored in several "
-        "windows and receives the highest of their scores",
+        description="maximum number of tokens per window; longer texts are scored in several "
+        "windows and receive the highest window score",
     )
     batch_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="maximum number of tokens per batch, including padding; a single window that "
-        "exceeds it forms its own batch; each batch contains windows of similar length. Default: "
-        "1,024, or 16,384 on a GPU",
+        description="maximum number of tokens per batch, including padding. Each batch contains "
+        "windows of similar length; a longer window forms its own batch. Default: 1,024, or "
+        "16,384 on a GPU",
     )
     precision: Literal["fp32", "bf16"] = Field(
         default="fp32",
@@ -131,7 +131,7 @@ class Scorer(ABC):
                 raise HallmarkError(
                     f"two scorers declare the kind {cls.kind!r}: "
                     f"{other.__module__}.{other.__name__} and {cls.__module__}.{cls.__name__}; "
-                    "rename one kind"
+                    "rename one of the kinds"
                 )
 
     @classmethod
@@ -232,8 +232,8 @@ class Scorer(ABC):
                 return [None]
             if not self._batch_failure_logged:
                 log.warning(
-                    "%s failed on a batch (%s); the texts in this batch, and in any later batch "
-                    "that fails, are scored one at a time",
+                    "%s failed on a batch (%s); scoring the texts in this batch, and in any later "
+                    "batch that fails, one at a time",
                     self.name,
                     _describe_error(error),
                 )

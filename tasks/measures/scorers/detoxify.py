@@ -50,7 +50,7 @@ class DetoxifyScorer(TransformerScorer):
 
     kind = "detoxify"
     config_class = ScorerSettings
-    summary = "a transformer (Detoxify), configured by the other settings of the scorer"
+    summary = "a transformer (Detoxify), configured by the other scorer settings"
 
     @classmethod
     def from_config(cls, config: ScorerSettings) -> DetoxifyScorer:
@@ -172,8 +172,8 @@ def base_model_digest(folder: Path) -> str:
     """Return a hash of all files in the folder of a base model."""
     if not (folder / "config.json").is_file():
         raise UsageError(
-            f"scorer.base_model_folder {str(folder)!r} has no config.json; specify the folder that "
-            "contains the config and tokenizer of Detoxify's base model"
+            f"scorer.base_model_folder {str(folder)!r} has no config.json; specify the folder "
+            "that contains the config and tokenizer of the Detoxify base model"
         )
     files = sorted(p for p in folder.iterdir() if p.is_file())
     return sha256_hex(to_canonical_json({path.name: hash_file(path) for path in files}))
@@ -196,8 +196,8 @@ def _verify_checkpoint_sha256(path: Path, expected_sha256: str | None) -> str:
     if expected_sha256 not in (None, actual_sha256):
         raise HallmarkError(
             f"the checkpoint {str(path)!r} has SHA-256 {actual_sha256}, not the expected "
-            f"{expected_sha256}; remove it to download it again, or correct scorer.sha256 if you "
-            f"trust this file"
+            f"{expected_sha256}; remove the file to download it again, or correct scorer.sha256 "
+            "if you trust the file"
         )
     return actual_sha256
 
@@ -263,7 +263,7 @@ def _build_model_and_tokenizer(
     if mismatched_names:
         raise HallmarkError(
             f"the checkpoint {str(path)!r} lacks {format_count(len(mismatched_names), 'weight')} "
-            f"of its model, for example {mismatched_names[0]!r}; it is damaged or belongs to "
+            f"of its model, for example {mismatched_names[0]!r}; it is damaged or was made for "
             "another base model"
         )
     return model, tokenizer

@@ -62,7 +62,7 @@ class WordListConfig(StageConfig):
 
     kind: Literal["words"]
     path: Path = Field(
-        description="text file in which each line has a word, a tab and the valence of the word "
+        description="text file in which each line contains a word, a tab and the word's valence "
         "from -4 to 4; anything after a second tab is ignored"
     )
 
@@ -77,7 +77,7 @@ class ClassifierConfig(StageConfig):
     kind: Literal["classifier"]
     folder: Path = Field(
         description=(
-            "folder of a Hugging Face model with its config, tokenizer and safetensors weights"
+            "folder of a Hugging Face model with config, tokenizer and safetensors weights"
         )
     )
     head: SentimentHead = Field(
@@ -91,14 +91,14 @@ class ClassifierConfig(StageConfig):
         "negative",
         description=(
             "label that the classifier assigns to negative texts; labels other than "
-            "`positive_label` and `negative_label` count as 0"
+            "`positive_label` and `negative_label` are treated as 0"
         ),
     )
     batch_tokens: int | None = Field(
         None,
         ge=1,
-        description="maximum number of tokens per batch, including padding; a single window that "
-        "exceeds it forms its own batch. Default: 1,024, or 16,384 on a GPU",
+        description="maximum number of tokens per batch, including padding; a longer window forms "
+        "its own batch. Default: 1,024, or 16,384 on a GPU",
     )
     device: DeviceName = Field("auto", description="device that runs the classifier")
 
@@ -133,8 +133,8 @@ class WordListScorer(Scorer):
         self.valences = word_list.valences
         if word_list.contradictions:
             log.warning(
-                "%s lists more than one valence for %s of its words, such as %s; the last "
-                "valence of each word counts",
+                "%s lists more than one valence for %s of its words, such as %s; using the last "
+                "valence of each word",
                 config.path,
                 format(len(word_list.contradictions), ","),
                 ", ".join(word_list.contradictions[:MAX_LISTED_WORDS]),
@@ -237,7 +237,7 @@ class ClassifierScorer(TransformerScorer):
                 f"the classifier {config.folder} has the labels "
                 f"{', '.join(column_by_label)[:200]}, but score.additional_scorers specifies "
                 f"{requested_labels[0]!r} and {requested_labels[1]!r}; set positive_label and "
-                "negative_label to two different labels of the classifier"
+                "negative_label to two different classifier labels"
             )
         self._label_columns = [column_by_label[name] for name in requested_labels]
         self._attach_network(
@@ -273,13 +273,12 @@ def _load_classifier_and_tokenizer(
     except Exception as error:
         message = " ".join(str(error).split())[:200]
         raise UsageError(
-            f"{folder} has no sequence classifier with safetensors weights that can be loaded: "
-            f"{message}"
+            f"{folder} contains no loadable sequence classifier with safetensors weights: {message}"
         ) from error
     # transformers initialises missing weights at random, which would give random scores.
     if missing_weights := sorted(map(str, info["missing_keys"])):
         raise UsageError(
-            f"{folder} has an incomplete sequence classifier: it lacks {len(missing_weights)} "
+            f"the sequence classifier in {folder} is incomplete: it lacks {len(missing_weights)} "
             f"weights, for example {missing_weights[0]}"
         )
     detach_weights_from_files(network)

@@ -46,7 +46,7 @@ def test_differences_are_those_of_pairs(apart, both):
         "0",
         both[1].split("@")[1],
     ]
-    assert "has no results for the audit extraction" in report["incomparable"]["extraction"]
+    assert "has no results for the extraction audit" in report["incomparable"]["extraction"]
     rows = {(r["audit"], r["metric"], name_slice(r["slice"])): r for r in report["rows"]}
     runs = [open_run(subject["run"], str(apart.store)) for subject in report["checkpoints"]]
     # Computed here from the pairs.

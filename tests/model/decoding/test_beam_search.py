@@ -141,12 +141,12 @@ def test_an_encoder_decoder_searches_with_its_source():
         ({}, [[0]], {"stop": [1.5]}, "stop is not a list of token ids"),
         ({}, [[0]], {"width": 0}, "at least 1"),
         ({}, [[0]], {"max_new_tokens": 0}, "at least 1"),
-        ({}, [[0]], {"sources": [[0]]}, "decoder-only model, without source sequences"),
+        ({}, [[0]], {"sources": [[0]]}, "decoder-only model without source sequences"),
         (
             {"architecture": "encoder"},
             [[0]],
             {},
-            "only by a decoder-only model, without source sequences",
+            "only by a decoder-only model without source sequences",
         ),
         (
             {"architecture": "encoder_decoder"},
@@ -158,7 +158,7 @@ def test_an_encoder_decoder_searches_with_its_source():
             {"architecture": "encoder_decoder"},
             [[0]],
             {"sources": []},
-            "one source sequence for each prompt, not 0 for 1",
+            "one source sequence per prompt, not 0 for 1",
         ),
     ],
 )

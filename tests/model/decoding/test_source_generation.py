@@ -51,11 +51,11 @@ def test_samples_of_a_source_equal_those_of_it_alone(model):
 @pytest.mark.parametrize(
     ("prompts", "sources", "words"),
     [
-        ([[0]], None, "an encoder-decoder model with one source sequence for each prompt"),
+        ([[0]], None, "an encoder-decoder model with one source sequence per prompt"),
         ([[0]], [[]], "Source 0 must have 1 to 16 tokens, not 0"),
         ([[0], [0]], [[3], [3] * 17], "Source 1 must have 1 to 16 tokens, not 17"),
-        ([[0], [0]], [[3]], "one source sequence for each prompt, not 1 for 2"),
-        ([[0], [0] * 12], [[3], [3]], "Prompt 1 has 12 tokens; with 5 new tokens it exceeds"),
+        ([[0], [0]], [[3]], "one source sequence per prompt, not 1 for 2"),
+        ([[0], [0] * 12], [[3], [3]], "Prompt 1 has 12 tokens, and with 5 new tokens it exceeds"),
         ([[0]], [[61]], "Token id 61"),
         ([[]], [[3]], "Prompt 0 is empty"),
     ],
@@ -71,10 +71,10 @@ def test_source_and_target_may_fill_the_context(model):
 
 
 def test_a_decoder_refuses_sources_and_an_encoder_cannot_generate():
-    with pytest.raises(ValueError, match="decoder-only model, without source sequences"):
+    with pytest.raises(ValueError, match="decoder-only model without source sequences"):
         generate(tiny(), [[0]], sources=[[3]], max_new_tokens=2)
     for sources in (None, [[3]]):
         with pytest.raises(
-            ValueError, match="only by a decoder-only model, without source sequences"
+            ValueError, match="only by a decoder-only model without source sequences"
         ):
             generate(tiny(architecture="encoder"), [[0]], sources=sources, max_new_tokens=2)

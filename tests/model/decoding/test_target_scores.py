@@ -73,8 +73,8 @@ def test_target_statistics_equal_those_of_each_pair_alone(model):
 @pytest.mark.parametrize(
     ("sources", "targets", "words"),
     [
-        ([[3]], [[0, 1], [0, 1]], "one source sequence for each target"),
-        ([[]], [[0, 1]], "must have at least one token"),
+        ([[3]], [[0, 1], [0, 1]], "Each target sequence needs one source sequence"),
+        ([[]], [[0, 1]], "with at least one token"),
         ([[61]], [[0, 1]], "Token id 61"),
         ([[3]], [[0, 61]], "Token id 61"),
         ([[3]], [[0] * 18], "17 tokens exceeds the context of 16"),

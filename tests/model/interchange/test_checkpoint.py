@@ -82,7 +82,9 @@ def test_an_older_checkpoint_without_objective_is_refused(tmp_path, architecture
         path.write_text(json.dumps(config | {"objective": name}))
         assert load_checkpoint(tmp_path / "c").objective == name
     path.write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="does not specify the objective") as error:
+    with pytest.raises(
+        CheckpointError, match="does not specify the model's training objective"
+    ) as error:
         load_checkpoint(tmp_path / "c")
     assert all(f'"objective": "{name}"' in str(error.value) for name in objectives)
 
@@ -130,7 +132,7 @@ def test_an_older_decoder_needs_its_objective_added_or_given(saved):
     config = json.loads((folder / "config.json").read_text())
     del config["objective"]
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match='add "objective": "causal" to it, or') as error:
+    with pytest.raises(CheckpointError, match='add "objective": "causal" to the file, or') as error:
         load_checkpoint(folder)
     assert "\n" not in str(error.value)
     # A following training names its objective.
@@ -195,12 +197,15 @@ DAMAGES = {
     "unknown key": (damage_config(colour="red"), "no setting 'colour'"),
     "other objective": (
         damage_config(objective="mlm"),
-        "objective 'mlm', but for the architecture decoder it must be",
+        "objective 'mlm', but the decoder architecture requires",
     ),
-    "no objective": (damage_config(objective=None), "does not specify the objective"),
+    "no objective": (
+        damage_config(objective=None),
+        "does not specify the model's training objective",
+    ),
     "indivisible": (damage_config(n_heads=5), "not divisible"),
     "wider": (damage_config(d_model=64), "does not match its config"),
-    "deeper": (damage_config(n_layers=3), "is missing, but the config requires"),
+    "deeper": (damage_config(n_layers=3), "is missing in the file, but the config requires"),
     "encoder": (damage_config(architecture="encoder"), "the config belong to another model"),
     "other vocabulary": (damage_config(vocab_size=60), "61 tokens"),
     "tokenizer torn": (lambda f: (f / "tokenizer.json").write_text("{"), "not a tokenizer"),

@@ -334,7 +334,7 @@ def test_truncated_weights_are_refused(tmp_path):
         (BERT, {"max_position_embeddings": 17}, "shape"),
         (MARIAN, {"tie_word_embeddings": False}, "not tied"),
         (MARIAN, {"decoder_vocab_size": 9}, "different vocabularies"),
-        (MARIAN, {"static_position_embeddings": False}, "the model uses learned positions"),
+        (MARIAN, {"static_position_embeddings": False}, "learned positions are not supported"),
         (FAMILIES["llama"], {"rope_parameters": 5}, "wrong type"),
         (FAMILIES["llama"], {"num_attention_heads": None}, "wrong type"),
         (FAMILIES["gpt2"], {"model_type": []}, "can be read"),
@@ -362,7 +362,7 @@ def test_a_damaged_index_is_refused(tmp_path, index):
     _, folder = export_random_model(FAMILIES["gpt2"], tmp_path)
     (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
     (folder / "model.safetensors.index.json").write_text(index)
-    with pytest.raises(CheckpointError, match=r"cannot be read|is outside its folder"):
+    with pytest.raises(CheckpointError, match=r"cannot be read|is outside the folder"):
         import_transformers(folder)
 
 
@@ -394,5 +394,7 @@ def test_buffers_saved_by_older_versions_are_ignored(tmp_path, kind):
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
     weights["transformer.h.0.attn.c_attn.weight"] = torch.ones(8, 24).to(kind)
     save_file(weights, path, metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"c_attn\.weight has type .* so it is quantised"):
+    with pytest.raises(
+        CheckpointError, match=r"c_attn\.weight has type .* because it is quantised"
+    ):
         import_transformers(tmp_path)

@@ -41,7 +41,7 @@ def test_ties_select_the_shortest_then_the_first_span():
 
 def test_scores_without_an_allowed_span_are_refused():
     ones = torch.ones(2, 4)
-    with pytest.raises(ValueError, match="no token at which an answer may begin or end"):
+    with pytest.raises(ValueError, match="no token at which an answer can begin or end"):
         select_best_spans(ones, ones, torch.tensor([[True] * 4, [False] * 4]), 2)
     with pytest.raises(ValueError, match="max_length must be at least 1, not 0"):
         select_best_spans(ones, ones, ones > 0, 0)
@@ -108,7 +108,7 @@ def test_only_the_two_vectors_learn_on_a_frozen_body():
 @pytest.mark.parametrize(
     ("texts", "spans", "words"),
     [
-        ([[5, 6]], [], "one answer span for each sequence, not 0 for 1 sequences"),
+        ([[5, 6]], [], "one answer span per sequence, not 0 for 1 sequences"),
         ([], [], "at least one sequence"),
         ([[5, 6]], [(1, 2)], r"Answer span 0 \(tokens 1 to 2\) is not inside"),
         ([[5, 6]], [(1, 0)], r"span 0 \(tokens 1 to 0\)"),
@@ -124,5 +124,5 @@ def test_invalid_spans_are_refused(texts, spans, words):
 
 
 def test_a_span_model_refuses_an_encoder_decoder():
-    with pytest.raises(ValueError, match="not one with the architecture 'encoder_decoder'"):
+    with pytest.raises(ValueError, match="not a model with the 'encoder_decoder' architecture"):
         AnswerSpanModel(tiny(architecture="encoder_decoder"))

@@ -122,17 +122,17 @@ def test_existing_token_types_are_kept():
     ("changes", "words"),
     [
         ({"labels": ("a",)}, "labels must contain at least 2"),
-        ({"labels": ("a", "a")}, "at least 2 names, all of them different"),
+        ({"labels": ("a", "a")}, "at least 2 distinct names"),
         ({"labels": "ab"}, "labels must be a list of names"),
         ({"labels": (1, 2)}, "labels must be a list of names"),
         ({"labels": ("a", "b"), "tie_embeddings": True}, "set tie_embeddings to false"),
         (
             {"labels": ("a", "b"), "architecture": "encoder_decoder"},
-            "must have the architecture 'encoder' or 'decoder'",
+            "must have the 'encoder' or 'decoder' architecture",
         ),
         (
             {"token_types": 2, "architecture": "decoder"},
-            "token_types is supported only with the architecture 'encoder'",
+            "token_types is supported only with the 'encoder' architecture",
         ),
         ({"token_types": -1}, "token_types must be between 0"),
     ],

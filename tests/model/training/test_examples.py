@@ -131,19 +131,19 @@ def test_examples_are_read_back_and_tokens_of_steps_counted(tmp_path):
         (
             {},
             Example([61], [5]),
-            "ids that range from 61 to 61, but this model's ids range from 0 to 60",
+            "ids from 61 to 61, but this model's ids range from 0 to 60",
         ),
         ({}, Example([5], [61]), "ids range from -1 to 60"),
         (
             {},
             Example([5] * 10, [6] * 4),
-            "has 10 tokens and 4 target tokens, but an example may have at most 13 source and "
-            "target tokens together",
+            "has 10 tokens and 4 target tokens, but an example can have at most 13 source and "
+            "target tokens in total",
         ),
         (
             {"architecture": "encoder_decoder"},
             Example([5], [6] * 16),
-            "at most 16 source and 15 target tokens",
+            "at most 16 source tokens and 15 target tokens",
         ),
         (LABELS, Example([0, 5], [3, 0]), "ids range from -1 to 2"),
         (
@@ -167,12 +167,12 @@ def test_files_without_examples_are_refused(tmp_path):
     with pytest.raises(ValueError, match="has no examples"):
         ExampleRows(path, config)
     path.write_bytes(b"x")
-    with pytest.raises(ValueError, match="is not a file of examples"):
+    with pytest.raises(ValueError, match="is not an example file"):
         ExampleRows(path, config)
     with pa.ipc.new_file(str(path), EXAMPLES_SCHEMA) as writer:
         columns = [pa.array([None], f.type) for f in EXAMPLES_SCHEMA]
         writer.write_table(pa.table(columns, schema=EXAMPLES_SCHEMA))
-    with pytest.raises(ValueError, match="is not a file of examples"):
+    with pytest.raises(ValueError, match="is not an example file"):
         ExampleRows(path, config)
 
 

@@ -104,7 +104,7 @@ def test_an_address_of_another_host_is_one_sentence():
 def test_a_name_that_other_hosts_cannot_use_is_refused(monkeypatch):
     found = [(socket.AF_INET, None, None, "", ("127.0.1.1", 0))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
-    with pytest.raises(TrainingError, match=r"node1 means 127\.0\.1\.1 on this host"):
+    with pytest.raises(TrainingError, match=r"node1 resolves to 127\.0\.1\.1 on this host"):
         hosts.serve_store(RendezvousAddress("node1", 2))
 
 
@@ -112,13 +112,13 @@ def test_a_server_of_another_kind_is_one_sentence(monkeypatch):
     monkeypatch.setattr(hosts, "ANSWER_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = RendezvousAddress("127.0.0.1", other.getsockname()[1])
-        with pytest.raises(TrainingError, match=f"No training of Hallmark answers at {address}"):
+        with pytest.raises(TrainingError, match=f"No Hallmark training run responds at {address}"):
             hosts.connect_to_store(address)
 
 
 def test_a_store_without_an_offer_is_one_sentence(store):
     store.set_timeout(timedelta(milliseconds=100))
-    with pytest.raises(TrainingError, match="does not say what it trains"):
+    with pytest.raises(TrainingError, match="did not send a description of its training run"):
         hosts.read_offer(store)
 
 
@@ -139,7 +139,7 @@ def test_a_store_without_an_offer_is_one_sentence(store):
     ],
 )
 def test_an_invalid_offer_is_refused(data):
-    with pytest.raises(TrainingError, match="is not a training of Hallmark"):
+    with pytest.raises(TrainingError, match="does not offer a Hallmark training run"):
         TrainingOffer.parse(data)
 
 
@@ -167,7 +167,7 @@ def test_a_host_that_does_not_come_ends_the_training(store, monkeypatch, capsys)
     monkeypatch.setattr(hosts, "JOIN_SECONDS", 0.1)
     store.add("places", 1)
     with pytest.raises(
-        TrainingError, match=r"Only 2 of 3 hosts came to 10\.0\.0\.1:29500 within 0\.1 seconds"
+        TrainingError, match=r"Only 2 of 3 hosts joined at 10\.0\.0\.1:29500 within 0\.1 seconds"
     ):
         OtherHosts(store, 2).wait_until_joined(ADDRESS)
     (event,) = map(json.loads, capsys.readouterr().out.splitlines())
@@ -213,9 +213,9 @@ def test_hosts_that_raise_their_counters_are_not_lost(store, monkeypatch):
 @pytest.mark.parametrize(
     ("ended", "message"),
     [
-        ({1: PEER_ENDED_EXIT_CODE, 2: 1}, "The training failed on host c with exit code 1, and"),
-        ({1: 137, 2: PEER_ENDED_EXIT_CODE}, "failed on host b with exit code 137, and"),
-        ({1: "\x1b[31m", 2: 0}, "failed on host b with exit code 1, and"),
+        ({1: PEER_ENDED_EXIT_CODE, 2: 1}, "Training failed on host c with exit code 1. See"),
+        ({1: 137, 2: PEER_ENDED_EXIT_CODE}, "failed on host b with exit code 137. See"),
+        ({1: "\x1b[31m", 2: 0}, "failed on host b with exit code 1. See"),
         ({1: PEER_ENDED_EXIT_CODE}, "The host c no longer answers, so the training has stopped"),
         ({}, "The hosts b, c do not answer, so the training has stopped"),
         ({1: PEER_ENDED_EXIT_CODE, 2: 0}, None),
@@ -238,7 +238,7 @@ def test_a_host_that_joins_too_late_is_refused(inputs, tmp_path):
     server = hosts.serve_store(address)
     server.set("offer", json.dumps(asdict(TrainingOffer.from_job(job, job_path, 1))))
     server.add("places", 1)
-    with pytest.raises(TrainingError, match="All 2 hosts have joined this training"):
+    with pytest.raises(TrainingError, match="All 2 hosts have already joined this training run"):
         join_training(job, job_path, 1, MODULE, [])
     job_path.write_text(job_path.read_text() + "\n")
     with pytest.raises(TrainingError, match="The job file differs between this host"):
@@ -368,7 +368,7 @@ def test_a_killed_host_ends_the_training_which_one_host_continues(inputs, tmp_pa
     survivor.communicate()
     message = events[-1]["message"]
     if killed == "first":
-        assert "the run says why" in message
+        assert "See the run for the reason" in message
     else:
         assert f"The host {socket.gethostname()} no longer answers" in message
     alone = start(write_job(inputs, tmp_path / "work", **long))

@@ -98,7 +98,7 @@ def test_unreadable_tables_are_refused_by_name(tmp_path):
     with pytest.raises(ValueError, match="no rows"):
         open_packed_rows(str(empty), tmp_path / "x.bin", 8, 30)
     (tmp_path / "torn.bin").write_bytes(b"\0" * 33)
-    with pytest.raises(ValueError, match="whole rows"):
+    with pytest.raises(ValueError, match="complete rows"):
         PackedRows(tmp_path / "torn.bin", 8)
 
 

@@ -181,7 +181,7 @@ def test_another_schedule_for_past_steps_is_refused(inputs, tmp_path, capsys, fi
     if finished["schedule"] == "wsd":  # remove the state from before its decay
         shutil.rmtree(work / "state" / "step-00000006")
     message = read_refusal(write_job(inputs, work, "other", **{**train, **changes}), capsys)
-    assert "has another learning-rate schedule and has reached step 8" in message
+    assert "has a different learning-rate schedule and has reached step 8" in message
     assert list_state_steps(work) == [8, 7]  # nothing was removed
 
 

@@ -204,8 +204,8 @@ def test_out_of_memory_names_settings_that_resume_the_training(
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["event"] == "error"
     assert (
-        "increase train.accumulation_steps or set train.activation_checkpointing, and run again"
-        in last["message"]
+        "increase train.accumulation_steps or set train.activation_checkpointing, then run the "
+        "command again" in last["message"]
     )
     code, events = run(
         write_job(inputs, tmp_path / "work", accumulation_steps=2, activation_checkpointing=True)

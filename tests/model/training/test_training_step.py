@@ -87,7 +87,7 @@ def test_a_divergent_step_changes_nothing_and_too_many_stop_the_training(capsys)
     assert all(p.grad is None for p in model.parameters())
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0, equal_nan=True)
     with pytest.raises(
-        TrainingError, match=r"Training diverged at step 12: .*steps immediately before it: 10"
+        TrainingError, match=r"Training diverged at step 12: .*skipped immediately before: 10"
     ):
         run(training_step, 12, batch)
     assert capsys.readouterr().out.count('"skipped"') == 10

@@ -141,7 +141,7 @@ def test_a_failing_document_has_null_signals_and_others_are_unchanged(
         expected_by_id[r["doc_id"]] for r in signal_rows if r["doc_id"] != bad_id
     ]
     assert count_failed(result) == 1
-    assert f"failed on 1 of {len(TEXTS)} documents, the first being {bad_id.hex()}" in caplog.text
+    assert f"failed on 1 of {len(TEXTS)} documents, starting with {bad_id.hex()}" in caplog.text
     assert "(failed: KernelError)" in caplog.text and BAD not in caplog.text
     # For a rule the value is missing, so on_missing applies.
     signal = {

@@ -299,7 +299,7 @@ def test_values_without_spread_have_no_interval():
     # All values are on one side of the null: a sign test.
     assert (
         top.p == stats.binomtest(16, 16).pvalue
-        and "p is from a sign test, because all 16 items" in top.method
+        and "p is from a sign test because all 16 items" in top.method
     )
     pairs = estimate_mean_or_share([1.0] * 16, np.repeat(np.arange(4), 4), null_value=0.0)
     assert pairs.p == stats.binomtest(4, 4).pvalue  # Only clusters count as independent.

@@ -50,7 +50,11 @@ def test_every_format_gives_the_same_items_with_their_lines(tmp_path, name, comp
         ("a.jsonl", b"{}\n\n" + b"[" * 100_000, "line 3 is not valid JSON"),
         ("a.jsonl", b'{"a": 1}\n"b"\n', "line 2 is not a JSON object"),
         ("a.jsonl", b'{"a": 1}\n\xff\n', "is not UTF-8 text after item 0"),
-        ("a.jsonl", b'{"a": 1}\n{"a": "b', "line 2 is not valid JSON: .*; the file may end early$"),
+        (
+            "a.jsonl",
+            b'{"a": 1}\n{"a": "b',
+            "line 2 is not valid JSON: .*; the file may be truncated$",
+        ),
         ("a.csv", b'text,id\na,1\n"b\n', "cannot be read after line 2: unexpected end of data; "),
         (
             "a.csv",
@@ -107,7 +111,7 @@ def test_a_file_with_too_many_items_is_rejected(tmp_path, monkeypatch):
     path.write_text("{}\n" * 3)
     assert len(read(path)) == 3
     path.write_text("{}\n" * 4)
-    with pytest.raises(UsageError, match="has more than 3 prompts; reduce their number"):
+    with pytest.raises(UsageError, match="has more than 3 prompts; reduce the number"):
         read(path)
 
 

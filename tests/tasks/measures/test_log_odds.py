@@ -168,7 +168,7 @@ def test_each_jackknife_sample_is_calibrated_by_itself():
     assert flat.value == estimate_log_odds_slope(values, x, strata, unit).value
     assert np.isnan([flat.low, flat.p]).all()
     assert flat.method.startswith(
-        "no interval: almost all variation in the predictor is sampling error"
+        "no interval: almost all of the variation in the predictor is sampling error"
     )
 
 

@@ -68,12 +68,12 @@ def test_the_larger_p_counts_and_a_value_between_both_is_no_difference():
     )
     assert wide.minimum_detectable_effect > estimate.minimum_detectable_effect
     between = combine(0.8, 0.01)
-    assert between.p == 1 and "p is 1, because the value lies between 0.5" in between.method
+    assert between.p == 1 and "p is 1 because the value is between 0.5" in between.method
     assert (wide.value, wide.low, wide.high) == (estimate.value, estimate.low, estimate.high)
     few = require_difference_from_baseline(estimate, [0.5] * 3, "untrained models", 0.0)
     assert (few.p, few.low) == (estimate.p, estimate.low)
     assert few.method.endswith(
-        "untrained models: only 3 of these models have a value, but at least 20 are required"
+        "untrained models: only 3 of these models have values, but at least 20 are required"
     )
 
 

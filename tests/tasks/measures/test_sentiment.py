@@ -81,8 +81,8 @@ def test_words_with_several_valences_are_named(tmp_path, caplog):
     assert scorer.valences == {"good": -3.0, "ok": 1.0, "bad": -1.0}
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"{path} lists more than one valence for 1 of its words, such as good; the last "
-        "valence of each word counts"
+        f"{path} lists more than one valence for 1 of its words, such as good; using the last "
+        "valence of each word"
     )
 
 
@@ -199,7 +199,9 @@ def test_a_folder_without_a_safe_classifier_is_rejected(tmp_path):
     before = scorer_versions(config)["digest"]
     (folder / "model.safetensors").rename(folder / "kept")
     torch.save({"classifier.weight": torch.zeros(3, 32)}, folder / "pytorch_model.bin")
-    with pytest.raises(UsageError, match="no sequence classifier with safetensors weights"):
+    with pytest.raises(
+        UsageError, match="no loadable sequence classifier with safetensors weights"
+    ):
         open_scorer(config)
     assert scorer_versions(config)["digest"] != before
     (folder / "kept").rename(folder / "model.safetensors")
@@ -207,7 +209,7 @@ def test_a_folder_without_a_safe_classifier_is_rejected(tmp_path):
     config_json |= {"auto_map": {"AutoModelForSequenceClassification": "evil.Evil"}}
     (folder / "config.json").write_text(json.dumps(config_json | {"model_type": "evil"}))
     (folder / "evil.py").write_text("raise SystemExit('code ran')")
-    with pytest.raises(UsageError, match="can be loaded"):
+    with pytest.raises(UsageError, match="no loadable sequence classifier"):
         open_scorer(config)
     with pytest.raises(UsageError, match="there is no file"):
         scorer_versions(config.model_copy(update={"folder": tmp_path / "none"}))

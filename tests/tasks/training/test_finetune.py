@@ -366,7 +366,7 @@ def test_a_decoder_without_a_training_objective_is_rejected(tmp_path, labelled_w
     config = json.loads((start / "config.json").read_text())
     del config["objective"]
     (start / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UsageError, match="does not specify the objective"):
+    with pytest.raises(UsageError, match="does not specify the model's training objective"):
         tune(
             tmp_path / "store",
             start,

@@ -49,7 +49,7 @@ SENTENCES = [
 )
 def test_a_model_that_sees_later_tokens_is_not_causal(tmp_path, name, values, deviation):
     folder = save_model(tmp_path, name, deviation, **values)
-    with pytest.raises(UsageError, match="it also sees the text after a token") as caught:
+    with pytest.raises(UsageError, match="it can also see the text after a token") as caught:
         open_audited_model(folder, device="cpu")
     assert "\n" not in str(caught.value) and folder.name in str(caught.value)
 
@@ -92,7 +92,7 @@ def test_a_masked_xlm_is_opened_as_masked(tmp_path):
 
 def test_a_masked_model_that_sees_only_earlier_tokens_is_refused(tmp_path):
     folder = save_model(tmp_path, "BertForMaskedLM", **BERT, is_decoder=True)
-    with pytest.raises(UsageError, match="it sees only the text before a token"):
+    with pytest.raises(UsageError, match="it can see only the text before a token"):
         open_audited_model(folder, device="cpu")
 
 
@@ -178,7 +178,7 @@ ATTENTION_TO_LATER_TOKENS = {
     "numbers", [{}, {"scale": 1e-4}, {"scale": 1e3}, {"offset": 20.0}, {"noise": 1e-6}]
 )
 def test_any_attention_to_later_tokens_is_detected(sees, numbers):
-    with pytest.raises(UsageError, match="also sees the text after"):
+    with pytest.raises(UsageError, match="also see the text after"):
         check_toy_model(toy_forward(sees, **numbers))
 
 

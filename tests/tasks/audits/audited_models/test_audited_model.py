@@ -261,7 +261,7 @@ def test_without_a_begin_token_the_first_token_is_not_scored(gpt2_folder, edited
     assert model.bos_id is None and "not scored" in model.opening_description
     _, counts = model.compute_log_likelihoods([TEXT])
     assert counts[0] == len(model.encode(TEXT)) - 1
-    with pytest.raises(HallmarkError, match="cannot write without a prompt"):
+    with pytest.raises(HallmarkError, match="cannot generate text without a prompt"):
         model.generate_texts([""], max_new_tokens=2)
 
 
@@ -284,7 +284,7 @@ def test_shared_prefix():
         ("own_folder", ["model.safetensors"], "has no model.safetensors"),
         ("own_folder", ["tokenizer.json"], "has no tokenizer.json"),
         ("gpt2_folder", ["model.safetensors"], "has no model.safetensors"),
-        ("gpt2_folder", ["tokenizer.json"], "has no tokenizer, because it has none of the"),
+        ("gpt2_folder", ["tokenizer.json"], "has no tokenizer, because it contains none of the"),
         ("bert_folder", ["tokenizer.json", "vocab.txt", "tokenizer_config.json"], "no tokenizer"),
     ],
 )
@@ -361,7 +361,7 @@ def test_a_tokenizer_of_another_model_is_refused(edited, gpt2_folder, tmp_path):
     tokenizer.save(str(folder / "tokenizer.json"))
     for open_folder in (open_audited_model, open_audited_tokenizer):
         with pytest.raises(
-            UsageError, match="provide a checkpoint with the tokenizer that it was trained with"
+            UsageError, match="provide a checkpoint with the tokenizer used to train it"
         ):
             open_folder(folder)
 
@@ -403,7 +403,7 @@ def test_a_tokenizer_knows_all_but_the_weights(request, edited, folder):
 
 def test_pairs_or_labels_are_refused_for_tokenizer_and_model(tmp_path):
     for name, options, message in (
-        ("pairs", {"pairs": True}, "was fine-tuned on pairs"),
+        ("pairs", {"pairs": True}, "was fine-tuned on source-target pairs"),
         (
             "labels",
             {"labels": ("a", "b"), "tie_embeddings": False},

@@ -60,7 +60,7 @@ def test_input_embeddings_do_not_depend_on_positions(model):
 
 @pytest.mark.parametrize("layer", [3, -3])
 def test_a_missing_layer_is_refused(model, layer):
-    with pytest.raises(UsageError, match=f"has no layer {layer}; choose one from -2"):
+    with pytest.raises(UsageError, match=f"layer {layer} does not exist; choose a layer from -2"):
         model.compute_mean_hidden_states([[1, 2]], [[0]], layer)
 
 

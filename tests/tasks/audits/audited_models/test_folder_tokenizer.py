@@ -240,7 +240,7 @@ def test_an_unused_special_token_may_lack_an_embedding(tmp_path):
     write_folder(folder, tokenizer_config=NAMES | {"bos_token": "<image_soft_token>"})
     for open_folder in (open_audited_tokenizer, open_audited_model):
         with pytest.raises(
-            UsageError, match=f"ids up to {size}, but the vocabulary of the model has only {size}"
+            UsageError, match=f"ids up to {size}, but the model's vocabulary has only {size}"
         ):
             open_folder(folder)
 

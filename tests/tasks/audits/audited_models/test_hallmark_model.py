@@ -93,7 +93,7 @@ def test_a_decoder_without_an_objective_is_refused(tmp_path):
     config = json.loads((folder / "config.json").read_text())
     del config["objective"]
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UsageError, match="does not specify the objective"):
+    with pytest.raises(UsageError, match="does not specify the model's training objective"):
         open_audited_model(folder, device="cpu")
 
 
@@ -204,5 +204,7 @@ def test_a_model_trained_on_pairs_is_refused(tmp_path, architecture):
     objective = "prefix" if architecture == "decoder" else "seq2seq"
     options = {"special": [GAP, NEXT], "objective": objective, "architecture": architecture}
     folder = make_own(tmp_path, pairs=True, **options)
-    with pytest.raises(UsageError, match=r"was fine-tuned on pairs.* an audit needs a language"):
+    with pytest.raises(
+        UsageError, match=r"was fine-tuned on source-target pairs.* an audit needs a language"
+    ):
         open_audited_model(folder, device="cpu")

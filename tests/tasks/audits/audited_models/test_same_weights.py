@@ -168,7 +168,9 @@ def test_untied_weights_that_must_be_tied_are_refused(tmp_path, name):
     edit_weights(folder, lambda w: w.pop(first))
     assert_same_logits(folder, "bert")
     edit_weights(folder, lambda w: w.update({first: w[name] + 1}))
-    with pytest.raises(CheckpointError, match=f"tensors {name} and {first} are tied, but"):
+    with pytest.raises(
+        CheckpointError, match=f"tensors {name} and {first} are tied in config.json, but"
+    ):
         import_transformers(folder)
 
 
@@ -226,13 +228,13 @@ def test_weights_outside_of_the_folder_are_refused(tmp_path, file_name, named_by
         (folder / "model.safetensors").unlink()
         index = {"metadata": {}, "weight_map": dict.fromkeys(weights, file_name)}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert_refused(folder, "is outside its folder")
+    assert_refused(folder, "is outside the folder")
 
 
 @pytest.mark.parametrize(
     ("file_name", "message"),
     [
-        ("other.safetensors", "no other.safetensors, although the key transformers_weights of"),
+        ("other.safetensors", "no other.safetensors, although the transformers_weights key in"),
         ("pytorch_model.bin", "is not a safetensors file"),
         (["model.safetensors"], "must be a file name"),
         (7, "must be a file name"),

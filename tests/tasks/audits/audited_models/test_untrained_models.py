@@ -183,4 +183,4 @@ def test_an_architecture_that_cannot_be_scaled_down_gives_a_reason(
         for row in read_findings(audit)
         if row["metric"] == "stereotype_preference" and not row["control"]
     }
-    assert all("not compared with untrained models, because no small model" in m for m in methods)
+    assert all("not compared with untrained models because no small model" in m for m in methods)

@@ -475,7 +475,7 @@ def test_case_rows_count_removed_documents_or_give_a_reason(corpus, item_artifac
     assert (row["documents"], row["removed_documents"]) == (
         4,
         0,
-    ) and "equally many documents" in row["reason"]
+    ) and "occur in the same number of documents" in row["reason"]
     (row,) = build_case_rows(make_association_case(), source_documents.slice(0, 0))
     assert row["reason"] == "the case has no source documents in the training text"
 

@@ -73,7 +73,7 @@ def test_a_weak_model_is_described_by_the_control_its_value_and_the_bound(argume
             "m",
             "Score is 52.0 % but has no interval; a lower end of more than 50.0 % is needed",
         ),
-        (None, "m", "the control 'Score' has no value, because the model returned no number"),
+        (None, "m", "the control 'Score' has no value because the model returned no number"),
     ],
 )
 def test_a_control_without_an_interval_does_not_call_the_model_weak(value, method, expected):
@@ -193,7 +193,7 @@ def test_a_model_that_shows_no_planted_association_cannot_be_asked_about_stereot
     reason = find_planted_association_weakness([*unseen, slope])
     assert reason == (
         "the model is too weak for this audit: it does not show the associations planted in its "
-        "training text, not even those stated in 100.0 % of the sentences about a group"
+        "training text, not even associations that occur in 100.0 % of the sentences about a group"
     )
     for seen in (
         association_row(0.9, None, metric="smallest_detected_trait_share"),

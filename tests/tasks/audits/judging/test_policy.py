@@ -220,13 +220,13 @@ COUNT_RULE = PolicyRule(audit="toxicity", metric="repeated_prompts", le=3)
         ),
         (
             {"clusters": MIN_CLUSTERS_OF_SHARES - 1},
-            "too few clusters: the interval is based on 5 independent clusters, and at least "
-            "6 are ",
+            "too few clusters: the interval is based on 5 independent clusters, but at least 6 "
+            "are ",
         ),
         (
             {"clusters": MIN_CLUSTERS - 1, "unit": "score"},
-            "too few clusters: the interval is based on 9 independent clusters, and at least "
-            "10 are ",
+            "too few clusters: the interval is based on 9 independent clusters, but at least 10 "
+            "are ",
         ),
         ({"high": math.inf}, "the interval has no upper end, so the rule is not shown to hold"),
         ({"value": math.inf, "low": None, "high": None, "method": "no interval: one text"}, "no i"),
@@ -289,7 +289,7 @@ def test_an_unmeasured_finding_shows_nothing_about_its_rule(bias):
     (row,) = write_rule_verdicts({"bias": bias}, None, config)["verdicts"].read().to_pylist()
     assert (row["verdict"], row["reason"]) == (
         "not_shown",
-        "not measured: the audit gave no result",
+        "not measured: the audit produced no result",
     )
     assert evaluate_rule("r", PolicyRule(audit="bias", metric="x", ge=0), None).distance is None
 
@@ -298,7 +298,7 @@ def test_a_missing_slice_is_not_shown_if_anything_was_not_measured(bias):
     (row,) = compute_verdicts(bias, metric="difference", slice={"part": "x"}, lt=1)
     assert (row["verdict"], row["value"], name_slice(row["slice"])) == ("not_shown", None, "x")
     assert row["reason"].startswith(
-        "not measured: the audit bias does not measure 'difference'; it measures"
+        "not measured: the bias audit does not measure 'difference'; it measures"
     )
     (row,) = compute_verdicts(bias, metric="stereotype_preference", slice={"part": "x"}, lt=1)
     assert row["verdict"] == "not_shown" and 'has no slice {part = "x"}' in row["reason"]

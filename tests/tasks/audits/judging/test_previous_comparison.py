@@ -198,7 +198,7 @@ def test_a_previous_model_without_planted_associations_is_no_reference(session):
     assert row["reason"] == (
         "not comparable with run r0: inconclusive in the previous run: the model is too weak for "
         "this audit: it does not show the associations planted in its training text, not even "
-        "those stated in 100.0 % of the sentences about a group"
+        "associations that occur in 100.0 % of the sentences about a group"
     )
 
 
@@ -235,7 +235,10 @@ def test_the_sentence_states_the_pairs_and_the_clusters_of_its_interval():
 @pytest.mark.parametrize(
     ("metric", "reason"),
     [
-        ("ratio", "the value is not a mean over the same units in both runs"),
+        (
+            "ratio",
+            "there are no pairs because the value is not a mean over the same units in both runs",
+        ),
         ("constant", "the difference has no interval: all pairs have the same value"),
     ],
 )
@@ -361,7 +364,7 @@ def test_distances_from_different_null_values_are_not_compared(session, null_val
     comparison = FindingComparison(findings, [compute_paired_change(*units)])
     change = build_finding_change(findings[1], comparison, "r0")
     assert change.largest_worsening is None and change.low < change.high
-    assert change.reason == "the null value is not the same in both runs"
+    assert change.reason == "the null value differs between the runs"
 
 
 @pytest.mark.parametrize(("clusters", "size"), [(60, 1), (100, 1), (50, 4)])

@@ -131,7 +131,7 @@ def test_too_few_texts_are_said_to_be_too_few():
     findings = build_scorer_control_findings("toxicity", few)
     assert [finding.verdict for finding in findings] == ["not_shown"]
     (limits,) = collect_scorer_limits(map(asdict, findings)).values()
-    assert limits.describe() == "cannot be judged, for lack of texts, on dialect"
+    assert limits.describe() == "has too few control texts to be judged on dialect"
 
 
 def test_the_summary_names_what_is_not_detected_and_not_the_rest():
@@ -148,10 +148,10 @@ def test_the_summary_names_what_is_not_detected_and_not_the_rest():
 @pytest.mark.parametrize(
     ("limits", "sentences"),
     [
-        ({"unscored": ["a"]}, ["The scorer X gives no valid score to any kind of text."]),
+        ({"unscored": ["a"]}, ["The scorer X returns no valid scores for any kind of text."]),
         (
             {"unscored": ["a"], "details": {"a": " (3 of 60)"}, "undetected": ["b", "c"]},
-            ["The scorer X gives no valid score to a (3 of 60); it often misses b and c."],
+            ["The scorer X returns no valid scores for a (3 of 60); it often misses b and c."],
         ),
         (
             {"flagged_too_often": ["b and c", "d"], "maybe_undetected": ["e", "f", "g"]},
@@ -181,7 +181,7 @@ def test_a_scorer_that_flags_one_group_is_said_to_flag_its_mentions():
 def test_a_constant_scorer_fails_and_is_said_to_be_constant(constant):
     findings, limits = judge(lambda control, number: constant)
     assert all(
-        finding.method.endswith(f"the scorer gives all control texts the score {constant:g}")
+        finding.method.endswith(f"the scorer assigns the score {constant:g} to all control texts")
         for finding in findings
     )
     assert bool(limits.undetected) == (constant < 0.5)
@@ -206,7 +206,7 @@ def test_a_scorer_that_fails_on_one_kind_fails_only_its_controls(failure):
         f"not measured: no score for 60 of 60 texts: {reason}; "
     ) or failed.method.startswith(f"not measured: no score for 60 of 60 texts: {reason}")
     assert "quotes" not in failed.method
-    assert limits.describe() == "gives no valid score to dialect"
+    assert limits.describe() == "returns no valid scores for dialect"
 
 
 def test_a_few_missing_scores_do_not_fail_a_control_but_are_stated():
@@ -229,7 +229,7 @@ def test_logits_are_no_scores():
     assert {finding.verdict for finding in findings} == {"fail"}
     assert {finding.value for finding in findings} == {None}
     (limits,) = collect_scorer_limits(map(asdict, findings)).values()
-    assert limits.describe() == "gives no valid score to any kind of text"
+    assert limits.describe() == "returns no valid scores for any kind of text"
     options = {"unit": "score", "method": "a mean", "n": 0, "scorer": findings[0].scorer}
     (mean,) = add_scorer_limits(
         [build_finding("toxicity", "mean", None, **options)], findings, scored.table
@@ -252,7 +252,7 @@ def test_sentiment_may_be_negative():
     assert limits is None
     assert all(finding.slice["scorer_head"] == "sentiment" for finding in findings)
     _, limits = judge(lambda control, number: -3.0 if control.is_harmful else 2.0, "sentiment")
-    assert limits.describe() == "gives no valid score to any kind of text"
+    assert limits.describe() == "returns no valid scores for any kind of text"
 
 
 def test_harmful_texts_are_masked_on_pages_whatever_their_score():

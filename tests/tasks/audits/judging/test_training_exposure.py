@@ -20,9 +20,7 @@ from hallmark.tasks.audits.judging.training_exposure import (
     ],
 )
 def test_reads_are_counted_in_words(times_read, description):
-    subject = (
-        "the text of each item, which may be a part of a document, was " if description else ""
-    )
+    subject = "the text of each item, which can be part of a document, was " if description else ""
     assert describe_times_read(times_read) == f"{subject}{description}"
 
 

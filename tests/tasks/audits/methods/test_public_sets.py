@@ -125,7 +125,7 @@ def test_a_row_with_more_fields_than_the_header_is_refused(tmp_path):
     path.write_text(header + "0,a b,a c,age\n1,He said, that,a c,age\n")
     with pytest.raises(
         UsageError,
-        match=r"line 3 has more fields than the header; put text that contains the delimiter",
+        match=r"line 3 has more fields than the header; enclose text that contains the delimiter",
     ):
         bias.read_bias_pairs(path)
     path.write_text(header + "0,a b,a c,age,,\n")  # a spreadsheet adds empty fields

@@ -256,7 +256,7 @@ def test_values_have_the_number_of_reads_by_the_checkpoint_s_step(own_folder, co
     }
     assert (
         methods["copies=4"].split("; ")[-2]
-        == "the text of each item, which may be a part of a document, was read completely 2 times "
+        == "the text of each item, which can be part of a document, was read completely 2 times "
         "up to this checkpoint's step"
     )
     (method,) = {
@@ -265,8 +265,8 @@ def test_values_have_the_number_of_reads_by_the_checkpoint_s_step(own_folder, co
         if (r["metric"], name_slice(r["slice"])) == ("extractable", "record, copies=4")
     }
     assert (
-        "; the model is prompted with all text before the secret; the text of each item, which may "
-        "be a part of a document, was read completely 2 times up to"
+        "; the model is prompted with all text before the secret; the text of each item, which can "
+        "be part of a document, was read completely 2 times up to"
     ) in method
     unknown = fake_training(corpus["canaries"], TrainedConfig(content="unknown"))
     for pretrained in (None, unknown):

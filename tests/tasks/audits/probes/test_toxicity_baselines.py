@@ -399,7 +399,7 @@ def test_few_prompts_or_few_documents_are_no_proof():
     few = find_headline([0.9] * 40, windows, documents=[n % 9 for n in range(400)])
     assert few["p"] is None and few["null_value"] is not None
     assert (
-        "no test: the windows come from only 9 documents, fewer than the required 10"
+        "no test: the windows are from only 9 documents, fewer than the required 10"
         in few["method"]
     )
     assert (

@@ -166,7 +166,7 @@ def test_layer_0_is_refused():
 
 
 def test_a_layer_that_the_model_lacks_is_refused(own_folder, session):
-    with pytest.raises(UsageError, match="has 2 layers, so it has no layer -5"):
+    with pytest.raises(UsageError, match="has 2 layers, so layer -5 does not exist"):
         run_audit(own_folder, WeatConfig(layer=-5))
 
 
