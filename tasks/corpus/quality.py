@@ -45,23 +45,23 @@ class QualityConfig(StageConfig):
     stop_words: tuple[Annotated[str, Field(pattern=r"^\S+$")], ...] = Field(
         ("the", "be", "to", "of", "and", "that", "have", "with"),
         description="frequent words expected in ordinary text; the default is the English list "
-        "that was used to filter the training data of Gopher",
+        "that was used to filter Gopher's training data",
     )
     short_line_characters: int = Field(
         30,
         ge=0,
-        description="maximum length, in characters, of a line that counts as short; the default is "
-        "the value used for the FineWeb dataset",
+        description="maximum length, in characters, of a short line; the default is the value "
+        "used for the FineWeb dataset",
     )
 
 
-REMOVED_BY_C4 = "share of the characters that the rules of the C4 dataset would remove as part of"
+REMOVED_BY_C4 = "share of the characters that the C4 rules would remove as part of"
 
 SIGNALS = build_signal_schema(
     "Quality signals for each document. A share is null if its denominator is 0, for example "
     "because the text is empty. A token is a run of characters without white space.",
     make_count_column(
-        "word_count", "number of tokens that do not consist of punctuation only", "words"
+        "word_count", "number of tokens that do not consist only of punctuation", "words"
     ),
     make_float_column(
         "mean_word_length", "mean length of the words counted in `word_count`", "characters"
@@ -117,9 +117,9 @@ SIGNALS = build_signal_schema(
     make_share_column("c4_policy", f"{REMOVED_BY_C4} lines about cookies, privacy or terms of use"),
     make_share_column(
         "c4_removed_characters",
-        "share of the characters that the five line rules of the C4 dataset would remove; each "
-        "line is counted only for the first rule that removes it, so the shares for the five "
-        "rules add up to this share",
+        "share of the characters that the C4 dataset's five line rules would remove; each line is "
+        "counted only for the first rule that removes it, so the shares for the five rules add up "
+        "to this share",
     ),
     make_count_column(
         "c4_lorem_ipsum",
@@ -184,8 +184,8 @@ def check_memory(characters: int, available_bytes: int) -> None:
     needed_bytes = MEMORY_BYTES_PER_CHARACTER * characters
     if needed_bytes > available_bytes:
         raise UnprocessableDocumentError(
-            f"{TOO_LITTLE_MEMORY}: computing the signals of this document with {characters:,} "
-            f"characters needs {needed_bytes / 1e9:.1f} GB, but this machine has "
+            f"{TOO_LITTLE_MEMORY}: computing the quality signals of this document ({characters:,} "
+            f"characters) needs {needed_bytes / 1e9:.1f} GB, but this machine has "
             f"{available_bytes / 1e9:.1f} GB; lower ingest.max_document_bytes, or run on a "
             "machine with more memory"
         )
