@@ -44,7 +44,7 @@ def test_what_is_no_file_of_the_store_is_not_read(store, kind):
     path = store.root_folder / "runs" / "a"
     path.parent.mkdir(parents=True)
     HOSTILE_FILES[kind](path)
-    sentence = r"runs/a (is|leads) .*; (remove it|remove the link), then run again"
+    sentence = r"runs/a (is|points) .*; (remove it|remove the link), then run again"
     for read in (
         store.get,
         store.read_modification_time,

@@ -156,8 +156,8 @@ def test_an_error_about_a_folder_without_corpus_files_names_its_files(tmp_path):
     with pytest.raises(UsageError) as raised:
         find_source_files("s", str(tmp_path), (".jsonl",))
     assert str(raised.value) == (
-        f"source 's': there is no file ending in .jsonl at {str(tmp_path)!r} (1 file is not "
-        "read: 'a.docx': unknown extension .docx); correct the path of the source"
+        f"source 's': there is no file ending in .jsonl at {str(tmp_path)!r} (1 file is not read: "
+        "'a.docx': unknown extension .docx); correct the source path"
     )
 
 
@@ -266,7 +266,7 @@ def test_a_pointer_of_git_lfs_is_no_document(tmp_path, kind, name):
             find_source_files("s", str(path), suffixes)
         assert str(raised.value) == (
             f"source 's': no file can be read at {str(path)!r} (1 file is not read: {name!r}: "
-            f"{POINTER_REASON}); correct the path of the source"
+            f"{POINTER_REASON}); correct the source path"
         )
 
 
