@@ -36,8 +36,8 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 DOCUMENT_READS = table_schema(
-    "Number of tokens of each packed document that were used in training. There is one row per "
-    "checkpoint for each document with tokens that were used since the previous checkpoint.",
+    "Number of tokens of each packed document used in training, with one row per checkpoint for "
+    "each document with tokens used since the previous checkpoint.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
     column("source", pa.string(), "label", "source of the document"),
@@ -79,8 +79,7 @@ DOCUMENT_READS = table_schema(
 )
 
 COVERAGE = table_schema(
-    "Number of documents and tokens from each source that had been used in training up to each "
-    "checkpoint.",
+    "Number of documents and tokens from each source used in training up to each checkpoint.",
     column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
     column("source", pa.string(), "label", "the source"),
     column(

@@ -68,9 +68,7 @@ class PackConfig(StageConfig):
     """Settings of the sequences that documents are packed into."""
 
     context: int = Field(256, ge=8, le=1 << 20, description="number of tokens per sequence")
-    seed: int = Field(
-        0, ge=0, lt=1 << 63, description="random seed that determines the order of the documents"
-    )
+    seed: int = Field(0, ge=0, lt=1 << 63, description="random seed for the order of the documents")
 
 
 SPANS = table_schema(

@@ -41,8 +41,8 @@ EXTENDABLE_SCHEDULES = ("wsd", "constant")
 SETTINGS = table_schema(
     "Training settings that may be changed when training is resumed, because they do not affect "
     "the batches. The table has one row per setting and segment of steps. If there is more than "
-    "one segment, training was resumed with different settings; the results then agree with those "
-    "of an uninterrupted run apart from small random differences.",
+    "one segment, training was resumed with different settings; the results then match an "
+    "uninterrupted run except for small random differences.",
     column(
         "first_step", pa.int64(), "figure", "first step of the segment; steps are counted from 1"
     ),
