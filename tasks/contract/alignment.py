@@ -27,7 +27,7 @@ def align_parts(*tables: Table) -> list[tuple[TablePart, ...]]:
             for table, layout in zip(tables, layouts, strict=True)
         )
         raise HallmarkError(
-            f"{descriptions} have different partitions, so they belong to different corpora; use "
+            f"{descriptions} have different partitions, so they are from different corpora; use "
             "tables computed from the same ingest"
         )
     return list(zip(*(table.parts for table in tables), strict=True))

@@ -85,7 +85,7 @@ class ContaminationConfig(StageConfig):
         description="number of consecutive words of an item that a document must contain to "
         "overlap with the item; items with fewer words are counted but not searched for. In "
         "scripts without spaces between words, two characters (Chinese, Japanese) or three "
-        "letters (other scripts, such as Thai) count as one word",
+        "letters (other scripts, such as Thai) are treated as one word",
     )
 
     @model_validator(mode="after")
@@ -111,7 +111,7 @@ SIGNALS = build_signal_schema(
 OVERLAPS = table_schema(
     "Overlapping documents and evaluation items, one row per pair.",
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("evaluation_set", pa.string(), "label", "name of the evaluation set"),
+    column("evaluation_set", pa.string(), "label", "evaluation set name"),
     column(
         "item_index", pa.int64(), "figure", "index of the item in its evaluation set, starting at 0"
     ),
@@ -120,7 +120,7 @@ OVERLAPS = table_schema(
 
 SET_SUMMARIES = table_schema(
     "Evaluation sets whose items were searched for in the documents, one row per set.",
-    column("evaluation_set", pa.string(), "label", "name of the evaluation set"),
+    column("evaluation_set", pa.string(), "label", "evaluation set name"),
     column("items", pa.int64(), "figure", "number of items in the set", unit="items"),
     column(
         "skipped_items",
@@ -264,7 +264,7 @@ class OverlapCounts(TypedDict):
     """Summarise the search in a partition."""
 
     overlapping_documents: dict[str, int]
-    """Number of documents that overlap at least one item, by name of the evaluation set."""
+    """Number of documents that overlap at least one item, by evaluation set name."""
     failed: FailureList
     """Documents for which the search for overlaps failed."""
 

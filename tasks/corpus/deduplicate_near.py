@@ -107,20 +107,19 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
         0.8,
         gt=0,
         le=1,
-        description="minimum Jaccard similarity to a kept document at which a document is removed",
+        description="minimum Jaccard similarity to a kept document for a document to be removed",
     )
     cluster_threshold: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="minimum Jaccard similarity at which two documents are put in the same "
-        "cluster, and therefore in the same split",
+        description="minimum Jaccard similarity for two documents to be put in the same cluster, "
+        "and therefore in the same split",
     )
     shingle_unit: Literal["words", "characters"] = Field(
         "words",
-        description="unit from which shingles are built: words or characters; in scripts "
-        "without spaces between words, such as Chinese, Thai and Tibetan, every character "
-        "is treated as a word",
+        description="unit used to build shingles: words or characters; in scripts without spaces "
+        "between words, such as Chinese, Thai and Tibetan, every character is treated as a word",
     )
     shingle_length: int = Field(
         5, ge=1, le=50, description="number of words or characters per shingle"

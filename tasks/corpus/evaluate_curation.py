@@ -61,8 +61,8 @@ class CurationEvaluationConfig(StageConfig):
         0.8,
         gt=0,
         le=1,
-        description="minimum Jaccard similarity to the original at which the evaluation expects a "
-        "near-duplicate to be found",
+        description="minimum Jaccard similarity to the original for the evaluation to expect "
+        "that a near-duplicate is found",
     )
     length_bounds_characters: tuple[int, ...] = Field(
         default=(300, 1000),
@@ -74,7 +74,7 @@ class CurationEvaluationConfig(StageConfig):
 def _build_share_schema(meaning: str, *fields: pa.Field) -> pa.Schema:
     return table_schema(
         meaning,
-        column("source", pa.string(), "label", "name of the town"),
+        column("source", pa.string(), "label", "town name"),
         *fields,
         column("hits", pa.int64(), "figure", "number of cases that count towards the share"),
         column("n", pa.int64(), "figure", "total number of cases"),
@@ -99,7 +99,7 @@ TABLES = {
         "Known content of each document in the generated corpus of a fictional town, recorded "
         "when the document was generated.",
         column("doc_id", ID_TYPE, "id", "the document"),
-        column("source", pa.string(), "label", "name of the town"),
+        column("source", pa.string(), "label", "town name"),
         column("kind", pa.string(), "label", "kind of text, such as letter or notice"),
         column("characters", pa.int64(), "figure", "length of the text", unit="characters"),
         column(
@@ -190,7 +190,7 @@ TABLES = {
             "char_start",
             pa.int64(),
             "figure",
-            "character offset of the start of the span in the text",
+            "start of the span, as a character offset in the text",
             unit="characters",
         ),
         column("char_end", pa.int64(), "figure", "end of the span", unit="characters"),
@@ -217,7 +217,7 @@ TABLES = {
     ),
     "detection_rates": _build_share_schema(
         "Recall, precision or false alarm rate of each stage in detecting the planted content.",
-        column("stage", pa.string(), "label", "label of the stage in the run"),
+        column("stage", pa.string(), "label", "stage label in the run"),
         column(
             "target",
             pa.string(),
@@ -230,8 +230,8 @@ TABLES = {
     "missed_documents": table_schema(
         "Rude documents that no toxicity rule removed or tagged.",
         column("doc_id", ID_TYPE, "id", "the document"),
-        column("source", pa.string(), "label", "name of the town"),
-        column("stage", pa.string(), "label", "label of the stage in the run"),
+        column("source", pa.string(), "label", "town name"),
+        column("stage", pa.string(), "label", "stage label in the run"),
         column(
             "rude_sentences",
             pa.int32(),

@@ -87,7 +87,7 @@ from hallmark.tasks.corpus.reading.sources import (
 log = logging.getLogger("hallmark")
 
 ORIGINS = table_schema(
-    "File and location from which each document was read.",
+    "File that each document was read from, and its location in the file.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "source name"),
     column(

@@ -46,9 +46,9 @@ SIGNALS = build_signal_schema(
         "language",
         pa.string(),
         "label",
-        "ISO 639 code of the most likely language of the document; zxx for text without a "
-        "language, such as program code; null if the language could not be determined, which is "
-        "common for short texts",
+        "ISO 639 code of the document's most likely language; zxx for text without a language, "
+        "such as program code; null if the language could not be determined, which is common for "
+        "short texts",
     ),
     column(
         "language_probability",

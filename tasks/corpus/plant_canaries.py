@@ -98,7 +98,7 @@ class PlantCanariesConfig(StageConfig):
     )
     trait_shares: tuple[float, ...] = Field(
         default=(0.5, 0.6, 0.75, 0.9, 1.0),
-        description="shares of the sentences about a group that state the trait assigned to the "
+        description="shares of sentences about a group that state the trait assigned to the "
         "group; the other sentences state the trait assigned to the other group in the pair. A "
         "share of 0.5 is the control",
     )

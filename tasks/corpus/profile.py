@@ -110,8 +110,8 @@ class ProfileConfig(StageConfig):
         500,
         ge=0,
         le=10_000,
-        description="maximum number of sentences per group and axis (kind of group) whose "
-        "sentiment is compared with that of sentences about other groups",
+        description="maximum number of sentences per group and axis (kind of group) to compare "
+        "in sentiment with sentences about other groups",
     )
 
     @field_validator("quantiles")

@@ -55,7 +55,7 @@ class QualityConfig(StageConfig):
     )
 
 
-REMOVED_BY_C4 = "share of the characters that the C4 rules would remove as part of"
+REMOVED_BY_C4 = "share of characters that the C4 rules would remove as part of"
 
 SIGNALS = build_signal_schema(
     "Quality signals for each document. A share is null if its denominator is 0, for example "
@@ -68,37 +68,33 @@ SIGNALS = build_signal_schema(
     ),
     make_float_column("hash_signs_per_word", "hash signs (#) per token", "ratio"),
     make_float_column("ellipses_per_word", "number of ellipses (... or …) per token", "ratio"),
-    make_share_column("bullet_lines", "share of the lines that begin with • or -"),
-    make_share_column("ellipsis_lines", "share of the lines that end with an ellipsis"),
-    make_share_column("alphabetic_words", "share of the tokens that contain a letter"),
+    make_share_column("bullet_lines", "share of lines that begin with • or -"),
+    make_share_column("ellipsis_lines", "share of lines that end with an ellipsis"),
+    make_share_column("alphabetic_words", "share of tokens that contain a letter"),
     make_count_column("stop_word_count", "number of different stop words in the text", "words"),
-    make_share_column(
-        "duplicate_lines", "share of the lines that are identical to an earlier line"
-    ),
+    make_share_column("duplicate_lines", "share of lines that are identical to an earlier line"),
     make_share_column(
         "duplicate_lines_characters",
-        "share of the characters that are in lines identical to an earlier line",
+        "share of characters in lines identical to an earlier line",
     ),
     make_share_column(
-        "duplicate_paragraphs", "share of the paragraphs that are identical to an earlier paragraph"
+        "duplicate_paragraphs", "share of paragraphs that are identical to an earlier paragraph"
     ),
     make_share_column(
         "duplicate_paragraphs_characters",
-        "share of the characters that are in paragraphs identical to an earlier paragraph",
+        "share of characters in paragraphs identical to an earlier paragraph",
     ),
     *(
         make_share_column(
             f"top_{n}gram",
-            f"share of the characters that are in occurrences of the most frequent {n}-word "
-            "sequence",
+            f"share of characters in occurrences of the most frequent {n}-word sequence",
         )
         for n in gopher.TOP_NGRAM_SIZES
     ),
     *(
         make_share_column(
             f"duplicate_{n}grams",
-            f"share of the characters that are in {n}-word sequences that occurred earlier in the "
-            "text",
+            f"share of characters in {n}-word sequences that occurred earlier in the text",
         )
         for n in gopher.DUPLICATE_NGRAM_SIZES
     ),
@@ -117,7 +113,7 @@ SIGNALS = build_signal_schema(
     make_share_column("c4_policy", f"{REMOVED_BY_C4} lines about cookies, privacy or terms of use"),
     make_share_column(
         "c4_removed_characters",
-        "share of the characters that the C4 dataset's five line rules would remove; each line is "
+        "share of characters that the C4 dataset's five line rules would remove; each line is "
         "counted only for the first rule that removes it, so the shares for the five rules add up "
         "to this share",
     ),
@@ -139,16 +135,16 @@ SIGNALS = build_signal_schema(
     ),
     make_share_column(
         "terminal_lines",
-        "share of the non-blank lines that end with sentence-final punctuation in any script",
+        "share of non-blank lines that end with sentence-final punctuation in any script",
     ),
     make_share_column(
         "short_lines",
-        "share of the non-blank lines that are at most `short_line_characters` characters long",
+        "share of non-blank lines that are at most `short_line_characters` characters long",
     ),
     make_share_column(
         "duplicate_characters",
-        "share of the characters that are in non-blank lines identical to an earlier line; line "
-        "feeds are not counted",
+        "share of characters in non-blank lines identical to an earlier line; line feeds are not "
+        "counted",
     ),
     make_float_column("line_feeds_per_word", "line feeds per token", "ratio"),
 )

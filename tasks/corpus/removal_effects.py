@@ -115,9 +115,7 @@ class RemovalEffectsConfig(SwapConfig):
 
 
 _CAUSE_COLUMNS = (
-    make_label_column(
-        "stage", "label of the stage in the run; empty in rows for all stages together"
-    ),
+    make_label_column("stage", "stage label in the run; empty in rows for all stages together"),
     make_label_column(
         "reason",
         "reason for the removal, as in the ledger. In rows for all stages together, an empty value "
@@ -283,7 +281,7 @@ TABLES = {
         "sentences that ship with Hallmark. The figures are optimistic because the same author "
         "wrote the lexicon and the sentences.",
         make_label_column(
-            "group_name", "name of the identity group; empty in the row for all groups together"
+            "group_name", "identity group name; empty in the row for all groups together"
         ),
         make_count_column("mentions", "number of sentences that mention the group", "sentences"),
         make_count_column(

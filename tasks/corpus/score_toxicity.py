@@ -83,8 +83,8 @@ class ScoreToxicityConfig(StageConfig):
     )
     cascade: CascadeConfig | None = Field(
         default=None,
-        description="settings of a cheap scorer that scores all documents first, so that the main "
-        "scorer has to score only the documents that may be toxic",
+        description="settings of a cheap scorer that scores all documents first, so the main "
+        "scorer needs to score only documents that may be toxic",
     )
 
     @model_validator(mode="after")

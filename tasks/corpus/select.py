@@ -218,8 +218,8 @@ class SelectConfig(StageConfig):
     )
     rules: RuleList = Field(
         default=(),
-        description="rules, applied in the order in which they are listed: either a list of tables "
-        "[[….rules]], each with a name, or one table [….rules.NAME] per rule",
+        description="rules, applied in the listed order: either a list of tables [[….rules]], "
+        "each with a name, or one table [….rules.NAME] per rule",
     )
     seed: Seed = Field(
         0,

@@ -172,7 +172,7 @@ class SyntheticCorpusConfig(StageConfig):
     )
     trait_shares: tuple[Share, ...] = Field(
         default=(0.5, 0.6, 0.75, 0.9, 1.0),
-        description="shares of the sentences about a group that state the trait assigned to the "
+        description="shares of sentences about a group that state the trait assigned to the "
         "group; the list must contain 0.5, which means no association",
     )
     associations_per_share: int = Field(
@@ -319,7 +319,7 @@ ANSWER_KEY = table_schema(
         "effect_level",
         pa.float64(),
         "figure",
-        "size of the planted effect: number of copies, or share of the sentences that state it",
+        "size of the planted effect: number of copies, or share of sentences that state the effect",
     ),
 )
 

@@ -53,7 +53,7 @@ DOCUMENT_READS = table_schema(
         pa.int64(),
         "figure",
         "number of tokens of the document that were used in training since the previous "
-        "checkpoint; a token that was used twice counts twice",
+        "checkpoint; a token that was used twice is counted twice",
         unit="tokens",
     ),
     column(
@@ -114,7 +114,7 @@ COVERAGE = table_schema(
         "tokens_read",
         pa.int64(),
         "figure",
-        "number of tokens that were used in training; a token that was used twice counts twice",
+        "number of tokens that were used in training; a token that was used twice is counted twice",
         unit="tokens",
     ),
 )

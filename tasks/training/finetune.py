@@ -143,7 +143,7 @@ QUARANTINE = table_schema(
         "row_number",
         pa.int64(),
         "figure",
-        "number of the row in the file, starting at 1; for jsonl files, the line number",
+        "row number in the file, starting at 1; for jsonl files, the line number",
     ),
     column("reason", pa.string(), "project text", "reason why the row cannot be used"),
 )
@@ -154,7 +154,7 @@ COUNTS = table_schema(
         "split",
         pa.string(),
         "label",
-        "name of the split: train, validation or test; empty for quarantined rows",
+        "split name: train, validation or test; empty for quarantined rows",
     ),
     column(
         "outcome",

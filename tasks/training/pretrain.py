@@ -371,7 +371,7 @@ def commit_checkpoint(context: StageContext, folder: Path, step: int) -> Artifac
     step may give other weights.
     """
     assert context.commit_child_artifact is not None, (
-        "the pretrain stage needs a session in which to commit checkpoints"
+        "the pretrain stage needs a session to commit checkpoints"
     )
     copy_folder = context.work_area / "commit" / folder.name
     shutil.rmtree(copy_folder, ignore_errors=True)

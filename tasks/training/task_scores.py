@@ -43,7 +43,7 @@ SCORES = table_schema(
         "evaluated system: the model, the name of the baseline, or the difference between the "
         "model and the baseline",
     ),
-    column("metric", pa.string(), "label", "name of the metric"),
+    column("metric", pa.string(), "label", "metric name"),
     column("title", pa.string(), "label", "title of the metric, as shown on cards"),
     column(
         "slice",

@@ -51,8 +51,8 @@ SETTINGS = table_schema(
         "setting",
         pa.string(),
         "label",
-        "name of the setting in the config section `train`; for `device`, `precision`, "
-        "`processes` and `compile`, the recorded value is the one that was actually used "
+        "setting name in the `train` section of the config; for `device`, `precision`, "
+        "`processes` and `compile`, the recorded value is the value that was actually used "
         "(`processes`: on each host)",
     ),
     column("value", pa.string(), "label", "value of the setting, as JSON"),

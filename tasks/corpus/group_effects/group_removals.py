@@ -61,7 +61,7 @@ _GROUP_COLUMNS = (
         "property by which documents are grouped: identity, dialect, language, length or "
         "source; empty in the row for all documents",
     ),
-    make_label_column("slice", "name of the group; empty in the row for all documents"),
+    make_label_column("slice", "group name; empty in the row for all documents"),
 )
 
 
@@ -199,7 +199,7 @@ GROUP_REMOVAL_TABLES = {
         "Number of documents that each stage removed, by group and reason. Each document of a "
         "group is either kept by all stages or counted in this table.",
         *_GROUP_COLUMNS,
-        make_label_column("stage", "label of the stage in the run"),
+        make_label_column("stage", "stage label in the run"),
         make_label_column("reason", "reason for the removal, as in the ledger"),
         make_label_column(
             "action", "removed, or quarantined if the stage could not process the documents"

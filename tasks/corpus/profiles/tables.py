@@ -22,7 +22,7 @@ _SOURCE_COLUMN = make_label_column("source", "name of the source")
 _SOURCE_OR_ALL_COLUMN = make_label_column(
     "source", "source name; empty in rows for all sources together"
 )
-_STAGE_COLUMN = make_label_column("stage", "label of the stage in the run")
+_STAGE_COLUMN = make_label_column("stage", "stage label in the run")
 _QUANTILE_COLUMN = make_float_column(
     "quantile",
     "quantile level: the share of documents whose value is at most this quantile",
@@ -64,8 +64,7 @@ TABLES = {
         ),
         make_label_column(
             "split",
-            "name of the split: train, validation or holdout; empty in rows for all splits "
-            "together",
+            "split name: train, validation or holdout; empty in rows for all splits together",
         ),
         make_count_column("documents", "number of documents", "documents"),
         make_count_column("bytes", "total length of the documents in UTF-8 bytes", "bytes"),
@@ -78,7 +77,7 @@ TABLES = {
     ),
     "metadata_fields": table_schema(
         "Metadata fields provided by the sources.",
-        make_label_column("field", "name of the field"),
+        make_label_column("field", "field name"),
         make_count_column(
             "documents", "number of documents that have a value for the field", "documents"
         ),
@@ -92,7 +91,7 @@ TABLES = {
     "metadata_values": table_schema(
         "The most frequent values of metadata fields that are not free text. Licences are always "
         f"listed, other values only if at least {MIN_VALUE_DOCUMENTS} documents have them.",
-        make_label_column("field", "name of the field"),
+        make_label_column("field", "field name"),
         make_label_column("value", "value of the field as provided by the source"),
         make_count_column(
             "documents", "number of documents that have a value for the field", "documents"
@@ -154,7 +153,7 @@ TABLES = {
     "tag_counts": table_schema(
         "Number of documents that each rule tagged but did not remove.",
         _STAGE_COLUMN,
-        make_label_column("rule", "name of the rule, which is also the name of the tag"),
+        make_label_column("rule", "rule name, which is also the tag name"),
         _SOURCE_COLUMN,
         make_count_column("documents", "number of documents that the stage kept", "documents"),
         make_count_column(

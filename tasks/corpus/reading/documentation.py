@@ -38,8 +38,7 @@ class DocumentationSource(CustomSource):
     kind: Literal["documentation"]
     name: PathSafeName = Field(
         "documentation",
-        description="name of the source, which is also the prefix of the names of its parts: "
-        "<name>/<package>",
+        description="source name, which is also the prefix of its part names: <name>/<package>",
     )
     packages: list[str] = Field(min_length=1, description="names of installed distributions")
 

@@ -79,7 +79,7 @@ class DatasetsSource(CustomSource, RecordFields):
         description="configuration name of the data set; required if the data set has several "
         "configurations",
     )
-    split: str = Field("train", description="name of the data set split to read")
+    split: str = Field("train", description="data set split to read")
     revision: str | None = Field(
         None,
         description="branch, tag or commit of the data set on the Hugging Face Hub; the run "

@@ -124,10 +124,10 @@ class Source(StageConfig):
     )
 
     licence: str | None = Field(
-        None, description="licence or terms of use of the texts from the source"
+        None, description="licence or terms of use for documents from the source"
     )
     origin: str | None = Field(
-        None, description="publisher of the source, and the place where the source was obtained"
+        None, description="publisher of the source, and where the source was obtained"
     )
     collected_from: date | None = Field(None, description="first day of the collection period")
     collected_to: date | None = Field(None, description="last day of the collection period")
@@ -284,10 +284,10 @@ class RecordFields(StageConfig):
     metadata_fields: dict[MetadataName, str] = Field(
         default={},
         max_length=MAX_METADATA_FIELDS,
-        description="additional fields to store as metadata of the documents: a table that "
-        "maps the name in the corpus to the name in the source, such as "
+        description="additional fields to store as document metadata: a table that maps names "
+        "in the corpus to names in the source, such as "
         '{ licence = "license", author = "by" }. The name `licence` is '
-        "reserved for the licence of a document",
+        "reserved for the document licence",
     )
 
     def list_columns(self) -> list[str]:

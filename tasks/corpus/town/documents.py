@@ -61,8 +61,8 @@ class TownRates(StageConfig):
     )
     opinions: Share = Field(
         0.4,
-        description="share of documents that state an opinion about a people, among the documents "
-        "that mention a people",
+        description="share of documents that express an opinion about a people, among the "
+        "documents that mention a people",
     )
     negative_opinions: Share = Field(
         0.4, description="share of negative opinions among all opinions"

@@ -42,7 +42,7 @@ class CascadeConfig(StageConfig):
         default=0.8,
         gt=0,
         le=1,
-        description="minimum score from the main scorer at which a document is treated as toxic; "
+        description="minimum score from the main scorer for a document to be treated as toxic; "
         "rules for the signal `toxicity` must use the same threshold",
     )
     min_recall: float = Field(
@@ -127,7 +127,7 @@ CASCADE_TABLE = table_schema(
         "toxicity_threshold",
         pa.float64(),
         "figure",
-        "minimum score from the main scorer at which a document is treated as toxic",
+        "minimum score from the main scorer for a document to be treated as toxic",
         unit="score",
     ),
     column(
