@@ -75,7 +75,7 @@ class DelimitedFields(RecordFields):
                 if self.column_names.count(name) != 1:
                     raise ValueError(
                         f"'column_names' must contain the field {name!r} exactly once; correct "
-                        "'column_names' or the setting that names the field"
+                        "'column_names' or the setting that specifies the field"
                     )
         return self
 

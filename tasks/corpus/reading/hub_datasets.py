@@ -432,7 +432,7 @@ def _build_read_error(
 ) -> HallmarkError:
     file = f"file {shorten_repr(position.file_name)}, " if position.file_name else ""
     advice = (
-        "the rows read so far are kept: run again to continue with the next row"
+        "run again to continue with the next row (the rows read so far are kept)"
         if is_progress_kept and position.row
         else ("run again" if _may_be_temporary(source, error) else "correct the data set")
     )
