@@ -34,27 +34,25 @@ ACCOUNT_TERMS = (
 )
 
 _TERM_MEANINGS = {
-    "input": "number or size of the documents that entered the stage",
-    "added": "number or size of the documents that the stage added",
-    "kept": "number or size of the documents in the output of the stage",
-    "removed_rows": "number or size of the documents that were removed entirely",
+    "input": "number or size of documents that the stage received",
+    "added": "number or size of documents that the stage added",
+    "kept": "number or size of documents in the stage's output",
+    "removed_rows": "number or size of documents that were removed entirely",
     "removed_spans": (
-        "size of the spans that were removed from documents, in the unit of this row; 0 if the "
-        "unit is rows"
+        "size of the spans removed from documents, in this row's unit; 0 if the unit is rows"
     ),
-    "quarantined": "number or size of the documents that could not be processed",
+    "quarantined": "number or size of documents that could not be processed",
     "replaced": (
         "net decrease in text size caused by replacements inside documents, in bytes; negative if "
         "the text grew; 0 if the unit is rows"
     ),
 }
 
-_SOURCE_COLUMN = column("source", pa.string(), "label", "name of the documents' source")
+_SOURCE_COLUMN = column("source", pa.string(), "label", "source name")
 
 ACCOUNTS = table_schema(
-    "Number and size of the documents that the stage received, added, kept, removed, quarantined "
-    "or changed, for each source. In each row, input + added = kept + removed + quarantined + "
-    "replaced.",
+    "Number and size of documents received, added, kept, removed, quarantined or changed by the "
+    "stage, per source. In each row, input + added = kept + removed + quarantined + replaced.",
     _SOURCE_COLUMN,
     column(
         "unit",
@@ -70,15 +68,16 @@ ACCOUNTS = table_schema(
 )
 
 CHECKSUMS = table_schema(
-    "Checksums for each source: sums of BLAKE2b(doc_id ‖ text) over its documents, modulo 2^128. "
-    "They satisfy the same equation as the counts in the `accounts` table.",
+    "Checksums per source, computed as the sum of BLAKE2b(doc_id ‖ text) over the source's "
+    "documents, modulo 2^128. The checksums satisfy the same equation as the counts in the "
+    "`accounts` table.",
     _SOURCE_COLUMN,
     *(
         column(
             term,
             pa.binary(16),
             "id",
-            f"checksum of the documents that the `accounts` table counts as {term}",
+            f"checksum of the documents counted as {term} in the `accounts` table",
         )
         for term in ACCOUNT_TERMS
     ),

@@ -27,8 +27,8 @@ def align_parts(*tables: Table) -> list[tuple[TablePart, ...]]:
             for table, layout in zip(tables, layouts, strict=True)
         )
         raise HallmarkError(
-            f"{descriptions} have different partitions, so they belong to different corpora; use "
-            "tables that were computed from the same ingest"
+            f"{descriptions} have different partitions, so they are from different corpora; use "
+            "tables computed from the same ingest"
         )
     return list(zip(*(table.parts for table in tables), strict=True))
 
@@ -60,7 +60,7 @@ def lookup_column_by_doc_id(
     unmatched_count = pc.sum(pc.and_not(pc.is_null(row_indices), is_planted)).as_py() or 0
     if unmatched_count:
         raise HallmarkError(
-            f"{annotations} has no rows for {unmatched_count} of the documents in {documents}; use "
-            "tables that were computed from the same corpus"
+            f"{annotations} has no rows for {unmatched_count} of the documents in {documents}; "
+            "use tables computed from the same corpus"
         )
     return annotation_rows[column_name].take(row_indices)

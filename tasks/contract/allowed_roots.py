@@ -123,7 +123,7 @@ class AllowedRoots:
             elif fault := _find_uri_fault(folder_or_uri, is_pattern=False):
                 raise UsageError(
                     f"{named_by} {_hide_user(folder_or_uri)!r} is not a URI such as "
-                    f"s3://bucket/folder: it {fault}; correct it"
+                    f"s3://bucket/folder: it {fault}; correct the URI"
                 )
             else:
                 uris[folder_or_uri.rstrip("/")] = None
@@ -290,7 +290,7 @@ def _find_uri_fault(uri: str, is_pattern: bool) -> str | None:
     if "@" in host:
         return "contains a user name or a password"
     if not _HOST.fullmatch(host):
-        return "specifies no bucket or host"
+        return "does not specify a bucket or host"
     if "#" in path:
         return "has a fragment (#)"
     if "?" in path and not is_pattern:
@@ -300,7 +300,7 @@ def _find_uri_fault(uri: str, is_pattern: bool) -> str | None:
             return "has a backslash or a non-printable character"
         parts = path.removesuffix("/").split("/") if path else []
         if any(part.strip() in ("", ".", "..") for part in parts):
-            return "has an empty path segment, or the segment '.' or '..'"
+            return "has an empty path segment, or a '.' or '..' segment"
         try:
             decoded = unquote(path, errors="strict")
         except UnicodeDecodeError:

@@ -272,8 +272,8 @@ class TablePart:
         if missing_columns:
             raise HallmarkError(
                 f"{self} has no column {missing_columns[0]!r}, which this stage reads; the table "
-                f"has the columns {', '.join(available_columns)}; use an artifact of the expected "
-                "stage"
+                f"has the columns {', '.join(available_columns)}; use an artifact from the "
+                "expected stage"
             )
 
     @contextmanager
@@ -505,7 +505,7 @@ class Artifact:
         if name is None:
             return None
         if not isinstance(name, str):
-            raise self.make_manifest_error(f"lineage.{input_name} must be the name of an artifact")
+            raise self.make_manifest_error(f"lineage.{input_name} must be an artifact name")
         return name.partition("#")[0]
 
     def get_input_name(self, input_name: str) -> StageAndFingerprint:
@@ -516,7 +516,7 @@ class Artifact:
         """
         name = self.find_input_name(input_name)
         if name is None:
-            raise self.make_manifest_error(f"lineage.{input_name} must be the name of an artifact")
+            raise self.make_manifest_error(f"lineage.{input_name} must be an artifact name")
         return name
 
     def list_input_names(self, input_name: str) -> list[StageAndFingerprint]:
@@ -529,7 +529,7 @@ class Artifact:
         names = names if isinstance(names, list) else [names]
         if not names or not all(isinstance(name, str) for name in names):
             raise self.make_manifest_error(
-                f"lineage.{input_name} must be the names of one or more artifacts"
+                f"lineage.{input_name} must be one or more artifact names"
             )
         return [name.partition("#")[0] for name in names]
 
@@ -541,7 +541,7 @@ class Artifact:
         """
         names = self.lineage.get(input_name) or {}
         if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
-            raise self.make_manifest_error(f"lineage.{input_name} must be names of artifacts")
+            raise self.make_manifest_error(f"lineage.{input_name} must contain only artifact names")
         return {key: name.partition("#")[0] for key, name in names.items()}
 
     def get_input_digest(self, input_name: str) -> str | None:
@@ -590,12 +590,12 @@ class Artifact:
         if name in self.undeclared_tables:
             raise HallmarkError(
                 f"this stage does not declare that it reads the {name!r} table of {self.name}; "
-                "add the table to `reads` in the declaration of the stage"
+                "add the table to `reads` in the stage's declaration"
             )
         if name not in self.manifest["tables"]:
             available_tables = ", ".join(self.manifest["tables"]) or "none"
             raise HallmarkError(
-                f"artifact {self.name} has no table {name!r}; its tables: {available_tables}"
+                f"artifact {self.name} has no table {name!r}; its tables are {available_tables}"
             )
         return Table((self,), name)
 
@@ -654,7 +654,7 @@ class Artifact:
             return self.location.fetch_verified_file(entry)
         available_files = ", ".join([*self.manifest["files"]][:10]) or "none"
         raise HallmarkError(
-            f"artifact {self.name} has no file {name!r}; its files: {available_files}"
+            f"artifact {self.name} has no file {name!r}; its files are {available_files}"
         )
 
     def fetch_directory(self) -> Path:

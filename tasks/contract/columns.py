@@ -66,7 +66,7 @@ def column(
     """
     if kind not in COLUMN_KINDS:
         raise ValueError(
-            f"column {name!r}: unknown kind {kind!r}; the kinds are {', '.join(COLUMN_KINDS)}"
+            f"column {name!r}: unknown kind {kind!r}; the valid kinds are {', '.join(COLUMN_KINDS)}"
         )
     metadata = {"kind": kind, "meaning": meaning, "unit": unit, "judged_by": judged_by}
     return pa.field(name, data_type, metadata={k: v for k, v in metadata.items() if v})

@@ -25,36 +25,36 @@ METADATA_TYPE = pa.map_(pa.string(), pa.string())
 #: All corpus stages write this one schema, from ingest to the planting of canaries, so that later
 #: stages have the columns that earlier ones filled. A column is null until a stage fills it.
 DOCUMENTS = table_schema(
-    "The documents in the output of this stage.",
-    column("doc_id", ID_TYPE, "id", "id of the document, assigned at ingest and never changed"),
-    column("source", pa.string(), "label", "name of the source in the config"),
+    "Documents in this stage's output.",
+    column("doc_id", ID_TYPE, "id", "document id, assigned at ingest and never changed"),
+    column("source", pa.string(), "label", "source name in the config"),
     column(
         "url",
         pa.string(),
         "personal",
-        "web address of the document according to the source; null if the source provides none",
+        "URL of the document as provided by the source; null if the source provides no URL",
     ),
     column(
         "domain",
         pa.string(),
         "label",
-        "host name of the web address, in lower case and without a port, credentials or a leading "
-        "www., unless only a public suffix would remain (www.com); an internationalised name is in "
-        "its ASCII form (Punycode, IDNA 2008)",
+        "host name in the URL, in lower case and without a port, credentials or a leading www., "
+        "unless only a public suffix would remain (www.com); an internationalised name is in its "
+        "ASCII form (Punycode, IDNA 2008)",
     ),
     column(
         "date",
         pa.string(),
         "label",
-        "date on which the document was written or collected, according to the source, as an ISO "
-        "8601 date or as a UTC time that ends in Z",
+        "date when the document was written or collected, as provided by the source: an ISO 8601 "
+        "date, or a UTC time ending in Z",
     ),
     column(
         "metadata",
         METADATA_TYPE,
         "personal",
-        "additional metadata that the source provides for the document, such as licence and "
-        "author, sorted by field name; null if there is none",
+        "additional document metadata provided by the source, such as licence and author, sorted "
+        "by field name; null if there is none",
     ),
     column(
         "cluster",
@@ -67,7 +67,7 @@ DOCUMENTS = table_schema(
         "text",
         pa.large_string(),
         "corpus text",
-        "text of the document after this stage",
+        "document text after this stage",
         judged_by="toxicity",
     ),
     column("text_hash", ID_TYPE, "id", "hash of the text after this stage"),
@@ -89,24 +89,24 @@ DOCUMENTS = table_schema(
         "split",
         pa.string(),
         "label",
-        "split of the document: train, validation or holdout; null before the documents are split",
+        "data split (train, validation or holdout); null before the documents are split",
     ),
     partition_by_doc_id=True,
 )
 
 LEDGER = table_schema(
-    "What this stage removed, changed or added, with one row for each document (or span) and "
+    "Removals, changes and additions made by this stage, one row per document (or span) and "
     "reason.",
     column("doc_id", ID_TYPE, "id", "id of the document"),
-    column("source", pa.string(), "label", "name of the document's source"),
+    column("source", pa.string(), "label", "source name"),
     column(
         "action",
         pa.string(),
         "label",
-        "removed: the document was removed; additional_reason: a further reason for removing a "
-        "document that the stage removed; removed_span: a passage of the document was removed; "
-        "replaced: a passage was replaced; quarantined: the document could not be processed; "
-        "added: the document was added by the stage",
+        "removed: the document was removed; additional_reason: another reason for removing the "
+        "same document; removed_span: a passage of the document was removed; replaced: a passage "
+        "was replaced; quarantined: the document could not be processed; added: the document was "
+        "added by the stage",
     ),
     column("reason", pa.string(), "label", "reason for the action, in one or two words"),
     column(
@@ -115,12 +115,12 @@ LEDGER = table_schema(
         "figure",
         "score or similarity on which the action is based; null if there is none",
     ),
-    column("threshold", pa.float64(), "figure", "threshold with which the score was compared"),
+    column("threshold", pa.float64(), "figure", "threshold that the score was compared with"),
     column(
         "matched_doc_id",
         ID_TYPE,
         "id",
-        "for a duplicate, the id of the kept document that it duplicates; otherwise null",
+        "id of the kept document that this document duplicates; null if it is not a duplicate",
     ),
     column(
         "char_start",
@@ -148,13 +148,13 @@ LEDGER = table_schema(
         "span_hash",
         ID_TYPE,
         "id",
-        "keyed hash of a redacted span; the ledger never contains the text of the span",
+        "keyed hash of a redacted span; the ledger never contains the span's text",
     ),
     column(
         "document_hash",
         ID_TYPE,
         "id",
-        "checksum BLAKE2b(doc_id ‖ text) of the document as received or added by the stage; set "
+        "BLAKE2b(doc_id ‖ text) checksum of the document as received or added by the stage; set "
         "in only one row per document",
     ),
     partition_by_doc_id=True,
@@ -193,16 +193,17 @@ def replace_columns(batch: pa.RecordBatch | pa.Table, **columns: Any) -> Columns
 
 #: User-supplied lexicons, see ``tasks/corpus/identities.py``.
 LEXICONS = table_schema(
-    "Terms in the user-supplied lexicons, in the order in which the config lists the lexicons.",
-    column("lexicon", pa.string(), "label", "name of the lexicon's file"),
-    column("group_name", pa.string(), "label", "the group of people"),
-    column("term", pa.string(), "label", "term of the lexicon: one to four words, in lower case"),
+    "Terms from the user-supplied lexicons, in the order in which the lexicons are listed in the "
+    "config.",
+    column("lexicon", pa.string(), "label", "file name of the lexicon"),
+    column("group_name", pa.string(), "label", "group of people to which the term refers"),
+    column("term", pa.string(), "label", "lexicon term: one to four lower-case words"),
 )
 
 #: See ``tasks/corpus/plant_canaries.py``.
 CANARIES = table_schema(
-    "Texts that were planted in the training data to measure memorisation.",
-    column("canary_id", ID_TYPE, "id", "id of the canary"),
+    "Texts planted in the training data to measure memorisation.",
+    column("canary_id", ID_TYPE, "id", "canary id"),
     column("kind", pa.string(), "label", "canary, passage, record or association"),
     column(
         "copies",
@@ -215,24 +216,23 @@ CANARIES = table_schema(
         "template",
         pa.string(),
         "label",
-        "name of the text template of the canary or record; empty for a passage",
+        "name of the template used for the canary or record; empty for a passage",
     ),
-    column("text", pa.large_string(), "corpus text", "text of the whole planted document"),
+    column("text", pa.large_string(), "corpus text", "full text of the planted document"),
     column("prompt", pa.large_string(), "corpus text", "text before the secret"),
     column(
         "secret",
         pa.large_string(),
         "personal",
-        "text that an attacker wants to extract; it follows the prompt",
+        "text that follows the prompt and that an attacker wants to extract",
     ),
     column("doc_ids", pa.list_(pa.binary()), "id", "ids of the planted documents, one per copy"),
     column(
         "association",
         pa.string(),
         "label",
-        "name of the association to which a sentence about an invented group belongs; the same "
-        "name is used for the sentences about both groups of an association; null for other "
-        "canaries",
+        "name of the association, shared by the sentences about both of its invented groups; null "
+        "for canaries of other kinds",
     ),
     column("group_name", pa.string(), "label", "invented group that the sentence is about"),
     column("trait", pa.string(), "label", "trait that the sentence ascribes to the group"),
@@ -246,8 +246,8 @@ CANARIES = table_schema(
         "assigned_trait_share",
         pa.float64(),
         "figure",
-        "share of the sentences about the group that ascribe its assigned trait to it; 0.5 means "
-        "no association",
+        "share of sentences about the group that ascribe the group's assigned trait to it; 0.5 "
+        "means no association",
         unit="share",
     ),
 )
@@ -380,7 +380,7 @@ def build_ledger_columns(
     """
     if action not in LEDGER_ACTIONS:
         raise ValueError(
-            f"unknown ledger action {action!r}; the actions are {', '.join(LEDGER_ACTIONS)}"
+            f"unknown ledger action {action!r}; the valid actions are {', '.join(LEDGER_ACTIONS)}"
         )
     row_count = len(doc_id)
     columns: ColumnsByName = {name: [None] * row_count for name in LEDGER.names}

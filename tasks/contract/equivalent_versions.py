@@ -117,9 +117,9 @@ class EquivalentVersion(_RecordPart):
         if not is_patch_release(self.version, self.counts_as):
             raise ValueError("its two versions must differ in the patch number only")
         if len({compared.run for compared in self.runs}) < MIN_COMPARED_RUNS:
-            raise ValueError(f"it must name {MIN_COMPARED_RUNS} different runs")
+            raise ValueError(f"it must list {MIN_COMPARED_RUNS} different runs")
         if not self.stages:
-            raise ValueError(f"it must name {MIN_COMPARED_RUNS} runs that have the same stage")
+            raise ValueError(f"it must list {MIN_COMPARED_RUNS} runs that have the same stage")
         return self
 
     @cached_property
@@ -180,7 +180,7 @@ class EquivalentVersions:
             if record is None:  # somebody removed it meanwhile
                 return None
             if (record.library, record.version) != (library, version):
-                raise self._make_damage_error(name, "it is the record of another version")
+                raise self._make_damage_error(name, "it is the record for another version")
             self._records[name] = record
         return self._records[name]
 
@@ -266,7 +266,7 @@ class EquivalentVersions:
         address = f"{self.store.root_folder or self.store.uri}/{EQUIVALENT_VERSIONS_FOLDER}"
         return HallmarkError(
             f"{address}/{escape_name(name)}.json is damaged ({problem}); restore it from a backup "
-            "of the store, or remove it, so that the stages that use the library are computed again"
+            "of the store, or remove it to recompute the stages that use the library"
         )
 
 

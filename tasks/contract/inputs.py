@@ -73,7 +73,7 @@ def compute_digest_and_lineage(input_value: StageInput) -> DigestAndLineage:
             {key: result.lineage for key, result in results.items()},
         )
     raise TypeError(
-        f"an input of a stage must be a table or an artifact, not {type(input_value).__name__}"
+        f"a stage input must be a table or an artifact, not {type(input_value).__name__}"
     )
 
 

@@ -96,7 +96,7 @@ class LocalObjects:
             if not stat.S_ISDIR(mode):
                 raise HallmarkError(
                     f"{path} is {describe_file_type(mode)}, but must be a folder; restore it from "
-                    "a backup, or remove it if the folder contained nothing"
+                    "a backup, or remove it if the folder was empty"
                 )
 
     def _check_is_inside(self, path: Path, shown_path: Path | None = None) -> Path:
@@ -107,7 +107,7 @@ class LocalObjects:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from error
         if not Path(real_path).is_relative_to(self.root_folder):
             raise HallmarkError(
-                f"{shown_path or path} leads out of the store; remove the link, then run again"
+                f"{shown_path or path} points outside the store; remove the link, then run again"
             )
         if os.path.islink(real_path):
             raise HallmarkError(f"{path} is a link to itself; remove the link, then run again")
@@ -118,8 +118,8 @@ class LocalObjects:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode):
             raise HallmarkError(
-                f"{path} is {describe_file_type(mode)}, but a store has only regular files; remove "
-                "it, then run again"
+                f"{path} is {describe_file_type(mode)}, but a store can contain only regular "
+                "files; remove it, then run again"
             )
 
     def list_folder_names(self, prefix: str) -> list[str]:
@@ -199,8 +199,8 @@ class LocalObjects:
         if len(names) > MAX_LISTED_NAMES:
             listed += f" and {len(names) - MAX_LISTED_NAMES:,} more"
         log.warning(
-            "ignored %s in the store %s: a store has only files and folders whose names are text "
-            "without control characters; remove %s",
+            "ignored %s in the store %s: a store can contain only files and folders whose names "
+            "are text without control characters; remove %s",
             listed,
             self.root_folder,
             "it" if len(names) == 1 else "them",

@@ -65,7 +65,7 @@ def _check_lineage(lineage: dict[str, Any]) -> dict[str, Any]:
         if name is not None and not (
             isinstance(name, str) and ARTIFACT_NAME_PATTERN.fullmatch(name.partition("#")[0])
         ):
-            raise ValueError(f"{escape_name(key)} must be the name of an artifact")
+            raise ValueError(f"{escape_name(key)} must be an artifact name")
     return lineage
 
 
@@ -157,9 +157,9 @@ def parse_manifest(manifest_bytes: bytes, artifact_name: str, location: str) -> 
         if manifest.keys() >= _REQUIRED_FIELDS and manifest.get("layout", 1) != LAYOUT_VERSION:
             raise HallmarkError(
                 f"artifact {artifact_name} was written by another version of Hallmark: its layout "
-                f"is version {manifest.get('layout', 1)!r:.40}, but this version of Hallmark reads "
-                f"layout {LAYOUT_VERSION}; remove the artifact's folder and run again to rebuild "
-                "it, or read it with the version that wrote it"
+                f"version is {manifest.get('layout', 1)!r:.40}, but this version of Hallmark "
+                f"reads layout {LAYOUT_VERSION}; remove the artifact's folder and run again to "
+                "rebuild it, or read it with the version that wrote it"
             )
         _Manifest.model_validate(manifest)
         problem = _find_contradiction(manifest)
@@ -219,7 +219,7 @@ def _find_contradiction(manifest: Manifest) -> str | None:
         for name, table in manifest[group].items():
             field = f"{group}.{escape_name(name)}"
             if table["rows"] != sum(part["rows"] for part in table["parts"]):
-                return f"{field}.rows: it is not the sum of the rows of the parts"
+                return f"{field}.rows: it is not the total number of rows in the parts"
             if sum(table.get("pieces", [len(table["parts"])])) != len(table["parts"]):
                 return f"{field}.pieces: their sum is not the number of parts"
             if table["sha256"] != compute_table_digest(table):
@@ -233,7 +233,7 @@ def _find_contradiction(manifest: Manifest) -> str | None:
     own_name = f"{manifest['stage']}/{manifest['fingerprint'][:16]}"
     for key, name in iter_lineage_leaves(manifest["lineage"]):
         if name and name.partition("#")[0] == own_name:
-            return f"lineage.{escape_name(key)}: it names the artifact itself"
+            return f"lineage.{escape_name(key)}: it refers to the artifact itself"
     return None
 
 

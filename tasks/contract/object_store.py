@@ -142,9 +142,8 @@ class ObjectStore:
                     )
                 if not create_missing and not is_store_or_empty_folder(self.root_folder):
                     raise UsageError(
-                        f"the folder {self.root_folder} is not a store: it has other files, but "
-                        "neither artifacts nor runs; specify a store with --store or in "
-                        "HALLMARK_STORE"
+                        f"the folder {self.root_folder} is not a store: it contains files but no "
+                        "artifacts or runs; specify a store with --store or in HALLMARK_STORE"
                     )
                 self.root_folder.mkdir(parents=True, exist_ok=True)
                 self._local_objects = LocalObjects(self.root_folder)
@@ -153,7 +152,7 @@ class ObjectStore:
                 self._objects = from_url(uri)
                 if isinstance(self._objects, HTTPStore | MemoryStore):
                     raise UsageError(
-                        f"{uri!r} is not the address of a store; specify a folder or the URI of an "
+                        f"{uri!r} is not a store address; specify a folder or the URI of an "
                         "object store such as s3://bucket/prefix"
                     )
                 read_max_cache_bytes()  # a wrong value ends the command here
@@ -210,7 +209,7 @@ class ObjectStore:
             if MISSING_BUCKET_PATTERN.search(str(error)):
                 raise HallmarkError(
                     f"the store {self.uri} cannot be used, because its bucket does not exist; "
-                    "create the bucket, or correct the address of the store"
+                    "create the bucket, or correct the store's address"
                 ) from redact_object_store_error(error)
             if code := find_expiry_code(error):
                 raise HallmarkError(
@@ -473,7 +472,7 @@ class ObjectStore:
             except (ValueError, OverflowError) as error:
                 raise HallmarkError(
                     f"{self.root_folder / key} was written at an impossible time, {seconds:.0f} "
-                    "seconds after 1970; correct it with: touch"
+                    "seconds after 1970; correct the time with: touch"
                 ) from error
         try:
             metadata = self._send_with_retries(lambda: obstore.head(self._objects, key))

@@ -74,12 +74,12 @@ def check_ray_cluster_answers(address: str) -> None:
     except (OSError, OverflowError, subprocess.SubprocessError) as error:
         if AUTHENTICATION_ERROR in (getattr(error, "stderr", None) or b""):
             raise HallmarkError(
-                f"the Ray cluster at {address!r}, the address in RAY_ADDRESS, requires a token; "
+                f"the Ray cluster at {address!r} (the address in RAY_ADDRESS) requires a token; "
                 "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH unless the token is in "
                 "~/.ray/auth_token"
             ) from error
         raise HallmarkError(
-            f"no Ray cluster answers at {address!r}, the address in RAY_ADDRESS; correct the "
+            f"no Ray cluster answers at {address!r} (the address in RAY_ADDRESS); correct the "
             "address, unset RAY_ADDRESS (the run then starts a cluster on this machine), or start "
             "a cluster with: ray start --head"
         ) from error

@@ -33,8 +33,8 @@ def _validate_device(name: str) -> str:
 def _validate_plain_name(name: str) -> str:
     if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)*", name) or len(name) > 200:
         raise ValueError(
-            "must have at most 200 characters: letters, digits, '_', '-' and '.'; '/' may separate "
-            "parts, and each part must begin with a letter, a digit or '_'"
+            "must have at most 200 characters and contain only letters, digits, '_', '-' and '.'; "
+            "parts can be separated by '/', and each part must begin with a letter, a digit or '_'"
         )
     return name
 
@@ -56,7 +56,7 @@ def explain_relative_path(path: str | Path) -> str:
         return ""
     return (
         f" (that is {os.path.abspath(local_path)}: paths in a config file are resolved relative "
-        "to the folder of the file, paths in --set relative to the working directory)"
+        "to the file's folder, and paths in --set relative to the working directory)"
     )
 
 

@@ -45,7 +45,7 @@ from hallmark.tasks.contract.tombstones import PURGED_DOCUMENTS_FILE, hash_purge
 Determinism = Literal["exact", "machine", "statistical"]
 
 TELEMETRY = table_schema(
-    "Resources that the stage used on this machine; not part of the content digest.",
+    "Resources used by the stage on this machine; they are not part of the content digest.",
     column("metric", pa.string(), "label", "name of the measurement or note"),
     column(
         "value",
@@ -58,7 +58,7 @@ TELEMETRY = table_schema(
         "note",
         pa.string(),
         "label",
-        "text of an entry without a numeric value, such as host, platform or Python version",
+        "text value of a non-numeric entry, such as host, platform or Python version",
     ),
 )
 
@@ -118,7 +118,9 @@ class StageDefinition:
             bound_inputs = inspect.Signature(parameters).bind(*inputs, **named_inputs)
         except TypeError as error:
             expected_inputs = ", ".join(self.input_names) or "none"
-            raise TypeError(f"stage {self.name}: {error}; its inputs: {expected_inputs}") from None
+            raise TypeError(
+                f"stage {self.name}: {error}; its inputs are {expected_inputs}"
+            ) from None
         return tuple(bound_inputs.arguments.values())
 
     @property

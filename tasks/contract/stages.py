@@ -352,8 +352,8 @@ class BoundStage(StageCall):
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise HallmarkError(
                     f"stage {self.label}: no space left on the disk that holds "
-                    f"{self.session.store.uri}; free some space and run again; the run then "
-                    "resumes from the last commit"
+                    f"{self.session.store.uri}; free some space and run again to resume from the "
+                    "last commit"
                 ) from error
             self._verify_input_files()
             raise
@@ -417,7 +417,7 @@ def _run_as_prefect_task(bound_stage: BoundStage) -> Artifact:
                 return False
             sentence = f": {error}" if isinstance(error, TemporaryError) else ""
             log.warning(
-                "stage %s failed with %s%s; execution %d of %d starts in %g seconds",
+                "stage %s failed with %s%s; attempt %d of %d starts in %g seconds",
                 bound_stage.label,
                 type(error).__name__,
                 sentence,

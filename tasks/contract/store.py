@@ -105,8 +105,8 @@ class Store(ObjectStore):
         if not is_safe_relative_path(folder):
             artifact_name = f"{stage}/{fingerprint}"
             raise HallmarkError(
-                f"{artifact_name} is not the name of an artifact; list the artifacts of a run "
-                "with: hallmark status"
+                f"{artifact_name} is not an artifact name; list a run's artifacts with: hallmark "
+                "status"
             )
         manifest_bytes = self.get(f"{folder}/manifest.json")
         if manifest_bytes is None:
@@ -135,7 +135,7 @@ class Store(ObjectStore):
         artifact_name = artifact_name.partition("#")[0]
         if not ARTIFACT_NAME_PATTERN.fullmatch(artifact_name):
             raise HallmarkError(
-                f"{artifact_name!r} is not the name of an artifact, such as stage/0123456789abcdef"
+                f"{artifact_name!r} is not an artifact name such as stage/0123456789abcdef"
             )
         artifact = self.find_artifact(*artifact_name.split("/"))
         if artifact is None:
@@ -282,15 +282,16 @@ class Store(ObjectStore):
             secret_hex = self.get("secret")
         if secret_hex is None:
             raise HallmarkError(
-                f"the secret in {self.uri}/secret is a folder instead of a file; restore it from a "
-                "backup of the store, or remove it, so that a new secret is created and the "
-                "artifacts that depend on it are rebuilt"
+                f"the secret in {self.uri}/secret is a folder instead of a file; restore it from "
+                "a backup of the store, or remove it, in which case a new secret is created and "
+                "the artifacts that depend on it are rebuilt"
             )
         if not _SECRET_PATTERN.fullmatch(secret_hex):
             raise HallmarkError(
-                f"the secret in {self.uri}/secret is damaged: it must have at least 32 hexadecimal "
-                "digits; restore it from a backup of the store, or remove it, so that a new secret "
-                "is created and the artifacts that depend on it are rebuilt"
+                f"the secret in {self.uri}/secret is damaged: it must have at least 32 "
+                "hexadecimal digits; restore it from a backup of the store, or remove it, in "
+                "which case a new secret is created and the artifacts that depend on it are "
+                "rebuilt"
             )
         self._warn_if_others_can_read_secret()
         return bytes.fromhex(secret_hex.decode())
@@ -304,8 +305,8 @@ class Store(ObjectStore):
         if mode & 0o077 and path not in _SECRETS_WITH_WARNING:
             _SECRETS_WITH_WARNING.add(path)
             log.warning(
-                "other users can read the key of the store, %s (its mode is %04o); restrict it "
-                "with: chmod 600 %s",
+                "other users can read the store's key %s (mode %04o); restrict access with: chmod "
+                "600 %s",
                 path,
                 mode,
                 path,

@@ -64,9 +64,9 @@ def check_store_format(store: ObjectStore) -> bool:
         version = _STORE_FORMAT.validate_json(content).format
     except ValidationError as error:
         raise HallmarkError(
-            f"{address} is damaged ({describe_validation_problem(error)}), so the format of the "
-            "store is unknown; restore the file from a backup of the store, or, if no newer "
-            "version of Hallmark has written to the store, remove the file"
+            f"{address} is damaged ({describe_validation_problem(error)}), so the store's format "
+            "is unknown; restore the file from a backup of the store, or remove it if no newer "
+            "version of Hallmark has written to the store"
         ) from error
     if version != STORE_FORMAT:
         raise HallmarkError(

@@ -57,7 +57,7 @@ class LeaseLostError(TemporaryError):
 
 def _check_key(key: str) -> str:
     if not is_safe_relative_path(key):
-        raise ValueError("it must be a key of the store")
+        raise ValueError("it must be a store key")
     return key
 
 

@@ -243,8 +243,8 @@ class StoredStates:
                 self._fetch_state(state, folder)
             except DamagedStoredStateError as error:
                 log.warning(
-                    "the state of step %d in the store cannot be used: %s; an earlier state is "
-                    "used if there is one",
+                    "the state of step %d in the store cannot be used: %s; an earlier state will "
+                    "be used if there is one",
                     state.step,
                     error,
                 )
@@ -328,8 +328,8 @@ class StoredStates:
                 return  # the stage ends at its next step
             except (HallmarkError, OSError) as error:
                 log.warning(
-                    "the state of step %d could not be sent to the store: %s; the work continues, "
-                    "and the next state is sent",
+                    "the state of step %d could not be sent to the store: %s; work continues, and "
+                    "the next state will be sent",
                     state.step,
                     get_first_error_line(error),
                 )
@@ -404,7 +404,7 @@ class StoredStates:
             self._delete_unlisted()
         except (HallmarkError, OSError) as error:
             log.warning(
-                "states of a training that is complete remain in the store: %s; remove them with: "
+                "states of a completed training run remain in the store: %s; remove them with: "
                 "hallmark gc --delete",
                 get_first_error_line(error),
             )

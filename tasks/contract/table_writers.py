@@ -285,7 +285,7 @@ class TableWriters:
         if name not in self.table_writers:
             if name not in self.schemas:
                 raise HallmarkError(
-                    f"the stage does not declare a table {name!r}; its tables: "
+                    f"the stage does not declare a table {name!r}; its tables are "
                     f"{', '.join(self.schemas)}"
                 )
             path = self.folder / f"{name}.parquet"

@@ -59,16 +59,16 @@ class EvaluationSet(StageConfig):
 
     name: PathSafeName = Field(description="name that identifies the evaluation set in the tables")
     path: Path = Field(
-        description="file with the items of the evaluation set, in jsonl, csv or tsv format, "
+        description="file that contains the evaluation set's items in jsonl, csv or tsv format, "
         "optionally compressed with gzip"
     )
     text_fields: tuple[str, ...] = Field(
         ("text",),
         min_length=1,
-        description="fields that contain text or a list of texts, such as the answer choices; "
-        "the first field is the question. A text with fewer than `contamination.ngram_size` "
-        "words is searched for only together with the question, and only if the question has at "
-        "least four words, or six characters of Chinese that name a subject",
+        description="fields that contain text or a list of texts, such as the answer choices; the "
+        "first field is the question. A text with fewer than `contamination.ngram_size` words is "
+        "searched for only together with the question, and only if the question has at least four "
+        "words, or six Chinese characters that name a subject",
     )
 
 
@@ -85,7 +85,7 @@ class ContaminationConfig(StageConfig):
         description="number of consecutive words of an item that a document must contain to "
         "overlap with the item; items with fewer words are counted but not searched for. In "
         "scripts without spaces between words, two characters (Chinese, Japanese) or three "
-        "letters (other scripts, such as Thai) count as one word",
+        "letters (other scripts, such as Thai) are treated as one word",
     )
 
     @model_validator(mode="after")
@@ -109,9 +109,9 @@ SIGNALS = build_signal_schema(
 )
 
 OVERLAPS = table_schema(
-    "Documents and evaluation items that overlap, one row per pair.",
+    "Overlapping documents and evaluation items, one row per pair.",
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("evaluation_set", pa.string(), "label", "name of the evaluation set"),
+    column("evaluation_set", pa.string(), "label", "evaluation set name"),
     column(
         "item_index", pa.int64(), "figure", "index of the item in its evaluation set, starting at 0"
     ),
@@ -120,24 +120,24 @@ OVERLAPS = table_schema(
 
 SET_SUMMARIES = table_schema(
     "Evaluation sets whose items were searched for in the documents, one row per set.",
-    column("evaluation_set", pa.string(), "label", "name of the evaluation set"),
-    column("items", pa.int64(), "figure", "items in the set", unit="items"),
+    column("evaluation_set", pa.string(), "label", "evaluation set name"),
+    column("items", pa.int64(), "figure", "number of items in the set", unit="items"),
     column(
         "skipped_items",
         pa.int64(),
         "figure",
         "number of items that were not searched for because their texts have fewer than "
         "`contamination.ngram_size` words in total, or because each text is that short and the "
-        "question has fewer than four words, or six characters of Chinese that name a subject",
+        "question has fewer than four words, or six Chinese characters that name a subject",
         unit="items",
     ),
     column(
         "short_texts",
         pa.int64(),
         "figure",
-        "number of texts with fewer than `contamination.ngram_size` words; they were searched "
-        "for only together with the question of their item, and only if the question has at "
-        "least four words, or six characters of Chinese that name a subject",
+        "number of texts with fewer than `contamination.ngram_size` words; they were searched for "
+        "only together with the question of their item, and only if the question has at least "
+        "four words, or six Chinese characters that name a subject",
         unit="texts",
     ),
     column(
@@ -177,10 +177,10 @@ def check_evaluation_sets(config: ContaminationConfig) -> None:
     for name, (overlap_index, _) in load_indexes_by_evaluation_set(config).items():
         if overlap_index.skipped_item_count == overlap_index.item_count:
             log.warning(
-                "contamination: none of the %s in the evaluation set %r is searched for, "
-                "because each has fewer than %d words, or only short choices and a question of "
-                "fewer than four words; add the field of the question to 'text_fields', or "
-                "lower contamination.ngram_size",
+                "contamination: none of the %s in the evaluation set %r is searched for, because "
+                "each has fewer than %d words, or only short choices and a question of fewer than "
+                "four words; add the question field to 'text_fields', or lower "
+                "contamination.ngram_size",
                 format_count(overlap_index.item_count, "item"),
                 name,
                 config.ngram_size,
@@ -264,7 +264,7 @@ class OverlapCounts(TypedDict):
     """Summarise the search in a partition."""
 
     overlapping_documents: dict[str, int]
-    """Number of documents that overlap at least one item, by name of the evaluation set."""
+    """Number of documents that overlap at least one item, by evaluation set name."""
     failed: FailureList
     """Documents for which the search for overlaps failed."""
 

@@ -72,7 +72,7 @@ class DeduplicateConfig(KeepPreferenceConfig):
 
 
 SEARCH_SUMMARY = table_schema(
-    "Number of documents that were compared in the search for duplicates (one row).",
+    "Number of documents compared in the search for duplicates (one row).",
     column("documents", pa.int64(), "figure", "input documents", unit="documents"),
     *EARLIER_SEARCH_COLUMNS,
 )
@@ -82,8 +82,7 @@ SIGNATURES = build_signature_schema(
         "folded_text_hash",
         ID_TYPE,
         "id",
-        "hash of the text after removal of differences that readers cannot see, such as spaces "
-        "at line ends",
+        "hash of the text without differences that readers cannot see, such as spaces at line ends",
     )
 )
 

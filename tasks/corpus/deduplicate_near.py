@@ -107,20 +107,19 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
         0.8,
         gt=0,
         le=1,
-        description="minimum Jaccard similarity to a kept document at which a document is removed",
+        description="minimum Jaccard similarity to a kept document for a document to be removed",
     )
     cluster_threshold: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="minimum Jaccard similarity at which two documents are put in the same "
-        "cluster, and therefore in the same split",
+        description="minimum Jaccard similarity for two documents to be put in the same cluster, "
+        "and therefore in the same split",
     )
     shingle_unit: Literal["words", "characters"] = Field(
         "words",
-        description="unit from which shingles are built: words or characters; in scripts "
-        "without spaces between words, such as Chinese, Thai and Tibetan, every character "
-        "counts as a word",
+        description="unit used to build shingles: words or characters; in scripts without spaces "
+        "between words, such as Chinese, Thai and Tibetan, every character is treated as a word",
     )
     shingle_length: int = Field(
         5, ge=1, le=50, description="number of words or characters per shingle"
@@ -138,9 +137,9 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
         16,
         ge=1,
         le=1000,
-        description="maximum number of other documents with which a document is compared at a "
-        "time; those that share the most bands with the document are chosen. The limit reduces "
-        "the computing time if many documents are slightly similar",
+        description="maximum number of other documents that a document is compared with at a "
+        "time; the documents that share the most bands with it are chosen. This limit saves "
+        "computing time if many documents are slightly similar",
     )
 
     @model_validator(mode="after")
@@ -152,25 +151,28 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
 
 PAIRS = table_schema(
     "Pairs of documents whose similarity was verified: each removed document with the kept "
-    "document that it duplicates, and the pairs that connect the documents of each cluster. The "
+    "document that it duplicates, and the pairs that connect the documents in each cluster. The "
     "number of pairs is always smaller than the number of documents (including documents from "
     "earlier corpora).",
     column(
         "first_doc_id",
         ID_TYPE,
         "id",
-        "id of the document with the higher priority, which was kept or belongs to an earlier "
-        "corpus",
+        "id of the document with the higher priority, which was kept or is in an earlier corpus",
     ),
     column("second_doc_id", ID_TYPE, "id", "the other document"),
     column(
-        "similarity", pa.float64(), "figure", "Jaccard similarity of their shingles", unit="share"
+        "similarity",
+        pa.float64(),
+        "figure",
+        "Jaccard similarity of the two documents' shingles",
+        unit="share",
     ),
 )
 
 SEARCH_SUMMARY = table_schema(
-    "Number of documents and pairs that were compared in the search for near-duplicates, and "
-    "estimates of how many near-duplicates the search may have missed (one row).",
+    "Number of documents and pairs compared in the search for near-duplicates, and estimates of "
+    "how many near-duplicates the search may have missed (one row).",
     column("documents", pa.int64(), "figure", "input documents", unit="documents"),
     column(
         "compared_pairs", pa.int64(), "figure", "pairs whose similarity was computed", unit="pairs"
@@ -193,8 +195,8 @@ SEARCH_SUMMARY = table_schema(
         "limited_documents",
         pa.int64(),
         "figure",
-        "number of kept documents that may have a duplicate with which they were not compared "
-        "because of the limit `max_candidates`",
+        "number of kept documents that may have a duplicate that they were not compared with "
+        "because of the `max_candidates` limit",
         unit="documents",
     ),
     *EARLIER_SEARCH_COLUMNS,
@@ -589,7 +591,7 @@ def deduplicate_near(
         context,
         [result.value for result in sketch_results],
         documents.row_count,
-        "the search for near duplicates",
+        "the search for near-duplicates",
     )
     sketches = concat_spilled_tables(sketch_results, "sketches", SKETCHES)
     earlier_documents = find_comparable_earlier_documents(

@@ -61,8 +61,8 @@ class CurationEvaluationConfig(StageConfig):
         0.8,
         gt=0,
         le=1,
-        description="minimum Jaccard similarity to the original at which the evaluation expects a "
-        "near copy to be found",
+        description="minimum Jaccard similarity to the original for the evaluation to expect "
+        "that a near-duplicate is found",
     )
     length_bounds_characters: tuple[int, ...] = Field(
         default=(300, 1000),
@@ -74,7 +74,7 @@ class CurationEvaluationConfig(StageConfig):
 def _build_share_schema(meaning: str, *fields: pa.Field) -> pa.Schema:
     return table_schema(
         meaning,
-        column("source", pa.string(), "label", "name of the town"),
+        column("source", pa.string(), "label", "town name"),
         *fields,
         column("hits", pa.int64(), "figure", "number of cases that count towards the share"),
         column("n", pa.int64(), "figure", "total number of cases"),
@@ -99,20 +99,20 @@ TABLES = {
         "Known content of each document in the generated corpus of a fictional town, recorded "
         "when the document was generated.",
         column("doc_id", ID_TYPE, "id", "the document"),
-        column("source", pa.string(), "label", "name of the town"),
+        column("source", pa.string(), "label", "town name"),
         column("kind", pa.string(), "label", "kind of text, such as letter or notice"),
         column("characters", pa.int64(), "figure", "length of the text", unit="characters"),
         column(
             "mentioned_groups",
             _NAME_LIST,
             "label",
-            "the town's fictional peoples that the text mentions",
+            "fictional peoples that the text mentions",
         ),
         column(
             "opinion_groups",
             _NAME_LIST,
             "label",
-            "the town's fictional peoples about whom the text states an opinion",
+            "fictional peoples about whom the text expresses an opinion",
         ),
         column(
             "opinion_signs",
@@ -130,8 +130,8 @@ TABLES = {
             "occupation_genders",
             _NAME_LIST,
             "label",
-            "identity group (gender) to which the gendered words near each occupation belong; "
-            "one value per entry of `occupations`",
+            "identity group (gender) of the gendered words near each occupation; one value per "
+            "entry of `occupations`",
         ),
         column(
             "rude_sentences",
@@ -164,15 +164,14 @@ TABLES = {
             "copy_kind",
             pa.string(),
             "label",
-            "whether the document is an exact or a near copy of another document; empty if it is "
-            "not a copy",
+            "kind of copy (exact or near) if the document is a copy of another document; "
+            "otherwise empty",
         ),
         column(
             "original_doc_id",
             ID_TYPE,
             "id",
-            "id of the document from which the copy was generated; null if the document is not a "
-            "copy",
+            "id of the original document if the document is a copy; otherwise null",
         ),
         column(
             "similarity",
@@ -184,15 +183,14 @@ TABLES = {
         ),
     ),
     "planted_personal_data": table_schema(
-        "Personal data that was planted in the generated corpus of a fictional town, one row "
-        "per span.",
+        "Personal data planted in the generated corpus of a fictional town, one row per span.",
         column("doc_id", ID_TYPE, "id", "the document"),
         column("type", pa.string(), "label", "type of personal data or credential"),
         column(
             "char_start",
             pa.int64(),
             "figure",
-            "character offset of the start of the span in the text",
+            "start of the span, as a character offset in the text",
             unit="characters",
         ),
         column("char_end", pa.int64(), "figure", "end of the span", unit="characters"),
@@ -202,24 +200,24 @@ TABLES = {
             ID_TYPE,
             "id",
             "keyed hash of the planted value, comparable with the hashes in the ledger of the "
-            "stage `redact_spans`",
+            "`redact_spans` stage",
         ),
     ),
     "property_shares": _build_share_schema(
-        "Share of the generated documents or mentions that have each property: the configured "
-        "share and the actual share.",
+        "Configured and actual share of the generated documents or mentions that have each "
+        "property.",
         column("property_name", pa.string(), "label", "the property"),
         column(
             "population",
             pa.string(),
             "label",
-            "whether the share is one of documents or of mentions",
+            "whether the share refers to documents or mentions",
         ),
         column("configured_share", pa.float64(), "figure", "share set in the config", unit="share"),
     ),
     "detection_rates": _build_share_schema(
         "Recall, precision or false alarm rate of each stage in detecting the planted content.",
-        column("stage", pa.string(), "label", "label of the stage in the run"),
+        column("stage", pa.string(), "label", "stage label in the run"),
         column(
             "target",
             pa.string(),
@@ -232,8 +230,8 @@ TABLES = {
     "missed_documents": table_schema(
         "Rude documents that no toxicity rule removed or tagged.",
         column("doc_id", ID_TYPE, "id", "the document"),
-        column("source", pa.string(), "label", "name of the town"),
-        column("stage", pa.string(), "label", "label of the stage in the run"),
+        column("source", pa.string(), "label", "town name"),
+        column("stage", pa.string(), "label", "stage label in the run"),
         column(
             "rude_sentences",
             pa.int32(),
@@ -245,10 +243,10 @@ TABLES = {
     ),
     "occupation_shares": _build_share_schema(
         "Share of women among the mentions of each occupation in the kept documents, as counted "
-        "by the `profile` stage. `n` is the number of mentions near which the words for one "
-        "gender outnumber those for the other; `hits` is the number of mentions near which the "
-        "words for women outnumber those for men.",
-        column("occupation", pa.string(), "label", "an occupation of the town"),
+        "by the `profile` stage. `n` is the number of mentions with more nearby words for one "
+        "gender than for the other; `hits` is the number of mentions with more nearby words for "
+        "women than for men.",
+        column("occupation", pa.string(), "label", "occupation in the town"),
         column("configured_share", pa.float64(), "figure", "share set in the config", unit="share"),
     ),
 }

@@ -23,39 +23,38 @@ from hallmark.tasks.measures.personal_data import find_spans_by_row
 from hallmark.tasks.measures.statistics import wilson_interval
 
 DETECTION = table_schema(
-    "Recall and precision of the detection of personal data in invented sentences, for each "
-    "type of personal data and, for telephone numbers, for each country.",
+    "Recall and precision of personal data detection in invented sentences, per type of personal "
+    "data and, for telephone numbers, per country.",
     column("type", pa.string(), "label", "type of personal data"),
     column(
         "country",
         pa.string(),
         "label",
-        "country (ISO 3166 code) to which the type of personal data or the national format of "
-        "the telephone numbers is specific; empty if the values are not specific to a country, "
-        "such as telephone numbers in international format",
+        "country (ISO 3166 code) that uses the type of personal data or the national telephone "
+        "number format; empty if the values are not specific to a country, such as telephone "
+        "numbers in international format",
     ),
     column(
         "planted_with_name",
         pa.int64(),
         "figure",
-        "number of sentences that contain a value of this type with the name of the type next to "
-        "it",
+        "number of sentences that contain a value of this type with the type's name next to it",
         unit="sentences",
     ),
     column(
         "detected_with_name",
         pa.int64(),
         "figure",
-        "number of the sentences counted in `planted_with_name` in which the whole value was "
-        "detected with the correct type",
+        "number of `planted_with_name` sentences in which the whole value was detected with the "
+        "correct type",
         unit="sentences",
     ),
     column(
         "recall",
         pa.float64(),
         "figure",
-        "share of the values planted next to the name of their type that were detected: "
-        "detected_with_name / planted_with_name",
+        "recall for values planted next to their type's name: detected_with_name / "
+        "planted_with_name",
         unit="share",
     ),
     column(
@@ -68,32 +67,32 @@ DETECTION = table_schema(
         "planted_without_name",
         pa.int64(),
         "figure",
-        "number of sentences that contain a value of this type without the name of the type",
+        "number of sentences that contain a value of this type without the type's name",
         unit="sentences",
     ),
     column(
         "detected_without_name",
         pa.int64(),
         "figure",
-        "number of the sentences counted in `planted_without_name` in which the whole value was "
-        "detected with the correct type",
+        "number of `planted_without_name` sentences in which the whole value was detected with "
+        "the correct type",
         unit="sentences",
     ),
     column(
         "false_positives",
         pa.int64(),
         "figure",
-        "number of spans that were wrongly reported as this type: in look-alikes, in texts with "
-        "many unrelated digits, and in sentences with values of other types; telephone numbers "
-        "that were wrongly reported are counted in the row without a country, unless the "
-        "sentence contains a national telephone number",
+        "number of spans wrongly reported as this type in look-alikes, in texts with many "
+        "unrelated digits, and in sentences with values of other types; wrongly reported "
+        "telephone numbers are counted in the row without a country, unless the sentence contains "
+        "a national telephone number",
         unit="spans",
     ),
     column(
         "precision",
         pa.float64(),
         "figure",
-        "number of correct spans divided by the number of all reported spans of this type; this "
+        "number of correct spans divided by the number of all reported spans of this type; the "
         "ratio depends on the number of look-alikes, which is roughly equal to the number of "
         "planted values",
         unit="share",

@@ -33,25 +33,29 @@ from hallmark.tasks.corpus.deduplicate_near import (
 from hallmark.tasks.measures.statistics import wilson_interval
 
 NEAR_COPY_RECALL = table_schema(
-    "Recall of the near-duplicate search on invented texts, for each script and each kind of "
-    "difference between a text and its near copy.",
+    "Recall of the near-duplicate search on invented texts, per script and kind of difference "
+    "between a text and its near-duplicate.",
     column("script", pa.string(), "label", "script of the texts"),
     column(
         "change",
         pa.string(),
         "label",
-        "difference between a text and its near copy: one of 16 to 20 sentences replaced, one "
-        "in 100 words replaced, or line breaks and zero-width spaces inserted between words",
+        "difference between a text and its near-duplicate: one of 16 to 20 sentences replaced, "
+        "one in 100 words replaced, or line breaks and zero-width spaces inserted between words",
     ),
     column(
-        "planted", pa.int64(), "figure", "number of texts with one near copy each", unit="texts"
+        "planted",
+        pa.int64(),
+        "figure",
+        "number of texts with one near-duplicate each",
+        unit="texts",
     ),
     column(
         "found",
         pa.int64(),
         "figure",
-        "number of texts for which the search removed the text or its near copy as a duplicate "
-        "of the other",
+        "number of texts for which the search removed the text or its near-duplicate as a "
+        "duplicate of the other",
         unit="texts",
     ),
     column("recall", pa.float64(), "figure", "found / planted", unit="share"),
@@ -65,8 +69,8 @@ NEAR_COPY_RECALL = table_schema(
         "false_matches",
         pa.int64(),
         "figure",
-        "number of texts and near copies that the search removed as duplicates of an unrelated "
-        "text",
+        "number of texts and near-duplicates that the search removed as duplicates of an "
+        "unrelated text",
         unit="texts",
     ),
 )

@@ -53,8 +53,8 @@ class RepeatsConfig(KeepPreferenceConfig):
 
     enabled: bool = Field(
         False,
-        description="whether to search for repeated passages; the search keeps the text of the "
-        "whole corpus in memory",
+        description="whether to search for repeated passages; the search keeps the whole corpus "
+        "in memory",
     )
     min_bytes: int = Field(200, ge=16, description="minimum length of a repeated passage, in bytes")
 
@@ -125,7 +125,7 @@ def check_memory(text_bytes: int, available_bytes: int) -> None:
         raise HallmarkError(
             f"searching {text_bytes / 1e9:.1f} GB of text for repeated passages needs "
             f"{needed_bytes / 1e9:.1f} GB of memory, but this machine has "
-            f"{available_bytes / 1e9:.1f} GB: run on a machine with more memory, or set "
+            f"{available_bytes / 1e9:.1f} GB; run on a machine with more memory, or set "
             "find_repeats.enabled = false"
         )
 

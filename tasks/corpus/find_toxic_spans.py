@@ -45,8 +45,8 @@ class FindToxicSpansConfig(StageConfig):
         0.5,
         gt=0,
         le=1,
-        description="minimum score at which a window (a passage scored by the stage "
-        "`score_toxicity`) counts as toxic",
+        description="minimum score for a window (a passage scored by the `score_toxicity` stage) "
+        "to be treated as toxic",
     )
 
 
@@ -103,9 +103,9 @@ def build_toxic_span_columns(
     for i in np.flatnonzero(end > text_lengths)[:1]:
         raise HallmarkError(
             f"a window ends at character {end[i]} of document "
-            f"{batch['doc_id'][int(document_rows[i])].as_py().hex()}, but the text of the document "
-            f"has only {text_lengths[i]} characters: the windows were computed from different "
-            "texts; run score_toxicity on these documents first"
+            f"{batch['doc_id'][int(document_rows[i])].as_py().hex()}, but the document text has "
+            f"only {text_lengths[i]} characters: the windows were computed from different texts; "
+            "run score_toxicity on these documents first"
         )
     utf8 = Utf8Texts.from_array(texts)
     return build_span_columns(

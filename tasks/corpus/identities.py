@@ -124,7 +124,7 @@ SIGNALS = build_signal_schema(
         "length_class",
         pa.string(),
         "label",
-        "length class of the document, determined by the length of its text in bytes",
+        "length class of the document, determined by its text length in bytes",
     ),
 )
 

@@ -87,15 +87,14 @@ from hallmark.tasks.corpus.reading.sources import (
 log = logging.getLogger("hallmark")
 
 ORIGINS = table_schema(
-    "File and location from which each document was read.",
+    "File that each document was read from, and its location in the file.",
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("source", pa.string(), "label", "name of its source"),
+    column("source", pa.string(), "label", "source name"),
     column(
         "file_name",
         pa.string(),
         "label",
-        "path of the file, relative to the path of the source; the path of the source is not "
-        "recorded",
+        "file path relative to the source path, which is not recorded",
     ),
     column(
         "location",
@@ -107,7 +106,7 @@ ORIGINS = table_schema(
         "raw_bytes",
         pa.int64(),
         "figure",
-        "number of bytes in the file that belong to the document",
+        "number of bytes that the document occupies in the file",
         unit="bytes",
     ),
     column(
@@ -120,8 +119,8 @@ ORIGINS = table_schema(
         "lost_characters",
         pa.int64(),
         "figure",
-        "number of characters that are missing because their bytes are not valid in the encoding "
-        "of the document",
+        "number of characters that are missing because their bytes are not valid in the "
+        "document's encoding",
         unit="characters",
     ),
     column(
@@ -136,10 +135,8 @@ ORIGINS = table_schema(
 
 QUARANTINE = table_schema(
     "Records that could not be read, with their location and the error.",
-    column("source", pa.string(), "label", "name of the source"),
-    column(
-        "file_name", pa.string(), "label", "path of the file, relative to the path of the source"
-    ),
+    column("source", pa.string(), "label", "source name"),
+    column("file_name", pa.string(), "label", "file path relative to the source path"),
     column(
         "location",
         pa.string(),
@@ -162,9 +159,9 @@ QUARANTINE = table_schema(
 MAX_QUARANTINED_BYTES = 64 << 10  # size limit of ``raw``
 
 SKIPPED = table_schema(
-    "Input that contains no documents but is not an error: records of other kinds, and bytes "
-    "between records.",
-    column("source", pa.string(), "label", "name of the source"),
+    "Input that contains no documents but is not an error (records of other kinds, and bytes "
+    "between records).",
+    column("source", pa.string(), "label", "source name"),
     column("kind", pa.string(), "label", "kind of the skipped input"),
     column("records", pa.int64(), "figure", "number of skipped records", unit="records"),
     column("raw_bytes", pa.int64(), "figure", "size of the skipped input", unit="bytes"),
@@ -173,12 +170,12 @@ SKIPPED = table_schema(
 UNREAD_FILES = table_schema(
     "Files at the source paths that were not read, with the reasons. Their bytes are not "
     "counted in any other table.",
-    column("source", pa.string(), "label", "name of the source"),
+    column("source", pa.string(), "label", "source name"),
     column(
         "file_name",
         pa.string(),
         "label",
-        "path of the file or folder, relative to the path of the source",
+        "path of the file or folder, relative to the source path",
     ),
     column("reason", pa.string(), "label", "reason why the file or folder was not read"),
     column(
@@ -200,7 +197,7 @@ UNREAD_FILES = table_schema(
 FILE_FORMATS = table_schema(
     "Format of the delimited files (CSV, TSV), as configured or detected, and any unusual encoding "
     "or compression of a file.",
-    column("source", pa.string(), "label", "name of the source"),
+    column("source", pa.string(), "label", "source name"),
     column(
         "file_format",
         pa.string(),
@@ -214,30 +211,29 @@ FILE_FORMATS = table_schema(
         "file_name",
         pa.string(),
         "label",
-        "name of the file of this format that comes first in alphabetical order",
+        "name of the first file with this format, in alphabetical order",
     ),
 )
 
 SOURCES = table_schema(
-    "The sources as described in the config, with the number of files that were not read, of "
-    "truncated documents, of missing characters, and of URLs, dates and metadata values that could "
-    "not be parsed.",
-    column("source", pa.string(), "label", "name of the source"),
+    "Sources as described in the config, with the numbers of unread files, truncated documents, "
+    "missing characters, and URLs, dates and metadata values that could not be parsed.",
+    column("source", pa.string(), "label", "source name"),
     column("kind", pa.string(), "label", "its container format"),
     column(
         "licence",
         pa.string(),
         "label",
-        "licence or terms of use of the texts from the source",
+        "licence or terms of use for documents from the source",
     ),
     column(
         "origin",
         pa.string(),
         "label",
-        "publisher of the source, and the place where the source was obtained",
+        "publisher of the source, and where the source was obtained",
     ),
-    column("collected_from", pa.string(), "label", "first day of its collection"),
-    column("collected_to", pa.string(), "label", "last day of its collection"),
+    column("collected_from", pa.string(), "label", "first day of the collection period"),
+    column("collected_to", pa.string(), "label", "last day of the collection period"),
     column(
         "unreadable_values",
         pa.int64(),
@@ -251,7 +247,7 @@ SOURCES = table_schema(
         "unread_files",
         pa.int64(),
         "figure",
-        "number of files at the path of the source that were not read",
+        "number of files at the source path that were not read",
         unit="files",
     ),
     column(
@@ -265,23 +261,23 @@ SOURCES = table_schema(
         "lost_characters",
         pa.int64(),
         "figure",
-        "number of characters that are missing because their bytes are not valid in the encoding "
-        "of their document",
+        "number of characters that are missing because their bytes are not valid in their "
+        "document's encoding",
         unit="characters",
     ),
     column(
         "whole_pages",
         pa.int64(),
         "figure",
-        "number of web pages in which no main content was found; the document of such a page "
-        "contains all text of the page",
+        "number of web pages in which no main content was found; their documents contain all text "
+        "on the page",
         unit="documents",
     ),
 )
 
 ERRORS = table_schema(
     "Number and size of the quarantined records by source and error, without file names.",
-    column("source", pa.string(), "label", "name of the source"),
+    column("source", pa.string(), "label", "source name"),
     column("error", pa.string(), "project text", "reason why the records could not be read"),
     column("records", pa.int64(), "figure", "number of quarantined records", unit="records"),
     column("raw_bytes", pa.int64(), "figure", "size of these records", unit="bytes"),
@@ -671,7 +667,7 @@ def ingest(config: IngestConfig, context: StageContext) -> None:
     for source_name, source_unread_files in unread_files.items():
         if source_unread_files:
             log.warning(
-                "source %r: %s; the table unread_files of the ingest stage lists them",
+                "source %r: %s; see the unread_files table of the ingest stage",
                 source_name,
                 describe_unread_files(source_unread_files),
             )

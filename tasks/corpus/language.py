@@ -29,15 +29,14 @@ class LanguageConfig(StageConfig):
         MIN_CONFIDENCE,
         ge=0,
         le=1,
-        description="minimum probability of the most likely language; below it, the language of "
-        "the document is recorded as undetermined",
+        description="minimum probability of the most likely language; below this value, the "
+        "document's language is recorded as undetermined",
     )
     max_characters: int = Field(
         MAX_CHARACTERS,
         ge=1,
-        description="number of characters of each document, in segments spread over the "
-        "document, that are used to identify its language; the language of most segments is "
-        "chosen",
+        description="number of characters per document used to identify its language, taken from "
+        "segments spread over the document; the language identified for most segments is chosen",
     )
 
 
@@ -47,9 +46,9 @@ SIGNALS = build_signal_schema(
         "language",
         pa.string(),
         "label",
-        "ISO 639 code of the most likely language of the document; zxx for text without a "
-        "language, such as program code; null if the language could not be determined, which is "
-        "common for short texts",
+        "ISO 639 code of the document's most likely language; zxx for text without a language, "
+        "such as program code; null if the language could not be determined, which is common for "
+        "short texts",
     ),
     column(
         "language_probability",

@@ -53,7 +53,7 @@ class LeaveOutConfig(StageConfig):
         default=None,
         ge=0,
         le=1,
-        description="minimum toxicity score at which documents are excluded from training",
+        description="minimum toxicity score for documents to be excluded from training",
     )
     random_control: bool = Field(
         default=False,
@@ -83,11 +83,11 @@ class LeaveOutConfig(StageConfig):
         if (self.random_control or self.replace_with_padding) and not self.enabled:
             raise ValueError(
                 "'random_control' and 'replace_with_padding' have no effect because no setting "
-                "selects documents to exclude: also set 'doc_ids_file' or 'toxicity_threshold'"
+                "selects documents to exclude; also set 'doc_ids_file' or 'toxicity_threshold'"
             )
         if self.protected_doc_ids_file is not None and not self.random_control:
             raise ValueError(
-                "'protected_doc_ids_file' has an effect only with 'random_control': also set "
+                "'protected_doc_ids_file' has an effect only with 'random_control'; also set "
                 "'random_control', or remove 'protected_doc_ids_file'"
             )
         return self
@@ -271,7 +271,7 @@ def leave_out_documents(documents: Table, config: LeaveOutConfig, context: Stage
     excluded_ids = candidates.filter(candidates["selected"])["doc_id"].combine_chunks()
     if not len(excluded_ids):
         raise UsageError(
-            "leave_out selects no training documents of this corpus, so nothing would be "
+            "leave_out selects no training documents from this corpus, so nothing would be "
             "excluded; correct leave_out.doc_ids_file or leave_out.toxicity_threshold"
         )
     reason = "excluded from training"

@@ -69,8 +69,7 @@ class PlantCanariesConfig(StageConfig):
     )
     seed: Seed = Field(
         default=0,
-        description="random seed that determines the secrets, the passages and the number of "
-        "copies of each of them",
+        description="random seed for the secrets, the passages and their numbers of copies",
     )
     copy_counts: tuple[int, ...] = Field(
         default=(0, 1, 4, 16, 64),
@@ -99,8 +98,8 @@ class PlantCanariesConfig(StageConfig):
     )
     trait_shares: tuple[float, ...] = Field(
         default=(0.5, 0.6, 0.75, 0.9, 1.0),
-        description="shares of the sentences about a group that state the trait assigned to the "
-        "group; the other sentences state the trait assigned to the other group of the pair. A "
+        description="shares of sentences about a group that state the trait assigned to the "
+        "group; the other sentences state the trait assigned to the other group in the pair. A "
         "share of 0.5 is the control",
     )
     sentences_per_group: int = Field(
@@ -108,9 +107,9 @@ class PlantCanariesConfig(StageConfig):
         ge=2,
         le=100_000,
         multiple_of=2,
-        description="number of sentences about each group of a pair; it must be even because, "
-        "in control pairs, half of these sentences state the trait assigned to the group and the "
-        "other half the trait assigned to the other group",
+        description="number of sentences about each group in a pair. The number must be even "
+        "because, in control pairs, half of these sentences state the trait assigned to the group "
+        "and the other half state the trait assigned to the other group",
     )
     secret_digits: int = Field(
         default=9, ge=6, le=32, description="number of digits in each secret"

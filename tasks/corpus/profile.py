@@ -92,8 +92,7 @@ class ProfileConfig(StageConfig):
         ge=1,
         le=100_000,
         description="maximum number of values per dimension in the `composition` table, where all "
-        "other values are summed in one row, and maximum number of values per field in the table "
-        "`metadata_values`",
+        "other values are summed in one row, and per field in the `metadata_values` table",
     )
     length_bounds_bytes: LengthBounds = Field(
         default=(200, 1000, 5000, 20_000),
@@ -104,15 +103,15 @@ class ProfileConfig(StageConfig):
         10,
         ge=1,
         le=1000,
-        description="maximum distance, in words, at which a gendered word in the same sentence as "
-        "an occupation is counted for the occupation",
+        description="maximum distance, in words, between an occupation and a gendered word in the "
+        "same sentence for the word to be counted",
     )
     max_sentiment_sentences_per_group: int = Field(
         500,
         ge=0,
         le=10_000,
-        description="maximum number of sentences per group and axis (kind of group) whose "
-        "sentiment is compared with that of sentences about other groups",
+        description="maximum number of sentences per group and axis (kind of group) to compare "
+        "in sentiment with sentences about other groups",
     )
 
     @field_validator("quantiles")

@@ -45,60 +45,56 @@ class QualityConfig(StageConfig):
     stop_words: tuple[Annotated[str, Field(pattern=r"^\S+$")], ...] = Field(
         ("the", "be", "to", "of", "and", "that", "have", "with"),
         description="frequent words expected in ordinary text; the default is the English list "
-        "that was used to filter the training data of Gopher",
+        "that was used to filter Gopher's training data",
     )
     short_line_characters: int = Field(
         30,
         ge=0,
-        description="maximum length, in characters, of a line that counts as short; the default is "
-        "the value used for the FineWeb dataset",
+        description="maximum length, in characters, of a short line; the default is the value "
+        "used for the FineWeb dataset",
     )
 
 
-REMOVED_BY_C4 = "share of the characters that the rules of the C4 dataset would remove as part of"
+REMOVED_BY_C4 = "share of characters that the C4 rules would remove as part of"
 
 SIGNALS = build_signal_schema(
     "Quality signals for each document. A share is null if its denominator is 0, for example "
     "because the text is empty. A token is a run of characters without white space.",
     make_count_column(
-        "word_count", "number of tokens that do not consist of punctuation only", "words"
+        "word_count", "number of tokens that do not consist only of punctuation", "words"
     ),
     make_float_column(
         "mean_word_length", "mean length of the words counted in `word_count`", "characters"
     ),
     make_float_column("hash_signs_per_word", "hash signs (#) per token", "ratio"),
     make_float_column("ellipses_per_word", "number of ellipses (... or …) per token", "ratio"),
-    make_share_column("bullet_lines", "share of the lines that begin with • or -"),
-    make_share_column("ellipsis_lines", "share of the lines that end with an ellipsis"),
-    make_share_column("alphabetic_words", "share of the tokens that contain a letter"),
+    make_share_column("bullet_lines", "share of lines that begin with • or -"),
+    make_share_column("ellipsis_lines", "share of lines that end with an ellipsis"),
+    make_share_column("alphabetic_words", "share of tokens that contain a letter"),
     make_count_column("stop_word_count", "number of different stop words in the text", "words"),
-    make_share_column(
-        "duplicate_lines", "share of the lines that are identical to an earlier line"
-    ),
+    make_share_column("duplicate_lines", "share of lines that are identical to an earlier line"),
     make_share_column(
         "duplicate_lines_characters",
-        "share of the characters that are in lines identical to an earlier line",
+        "share of characters in lines identical to an earlier line",
     ),
     make_share_column(
-        "duplicate_paragraphs", "share of the paragraphs that are identical to an earlier paragraph"
+        "duplicate_paragraphs", "share of paragraphs that are identical to an earlier paragraph"
     ),
     make_share_column(
         "duplicate_paragraphs_characters",
-        "share of the characters that are in paragraphs identical to an earlier paragraph",
+        "share of characters in paragraphs identical to an earlier paragraph",
     ),
     *(
         make_share_column(
             f"top_{n}gram",
-            f"share of the characters that are in occurrences of the most frequent {n}-word "
-            "sequence",
+            f"share of characters in occurrences of the most frequent {n}-word sequence",
         )
         for n in gopher.TOP_NGRAM_SIZES
     ),
     *(
         make_share_column(
             f"duplicate_{n}grams",
-            f"share of the characters that are in {n}-word sequences that occurred earlier in the "
-            "text",
+            f"share of characters in {n}-word sequences that occurred earlier in the text",
         )
         for n in gopher.DUPLICATE_NGRAM_SIZES
     ),
@@ -117,9 +113,9 @@ SIGNALS = build_signal_schema(
     make_share_column("c4_policy", f"{REMOVED_BY_C4} lines about cookies, privacy or terms of use"),
     make_share_column(
         "c4_removed_characters",
-        "share of the characters that the five line rules of the C4 dataset would remove; each "
-        "line is counted only for the first rule that removes it, so the shares for the five "
-        "rules add up to this share",
+        "share of characters that the C4 dataset's five line rules would remove; each line is "
+        "counted only for the first rule that removes it, so the shares for the five rules add up "
+        "to this share",
     ),
     make_count_column(
         "c4_lorem_ipsum",
@@ -139,16 +135,16 @@ SIGNALS = build_signal_schema(
     ),
     make_share_column(
         "terminal_lines",
-        "share of the non-blank lines that end with sentence-final punctuation in any script",
+        "share of non-blank lines that end with sentence-final punctuation in any script",
     ),
     make_share_column(
         "short_lines",
-        "share of the non-blank lines that are at most `short_line_characters` characters long",
+        "share of non-blank lines that are at most `short_line_characters` characters long",
     ),
     make_share_column(
         "duplicate_characters",
-        "share of the characters that are in non-blank lines identical to an earlier line; line "
-        "feeds are not counted",
+        "share of characters in non-blank lines identical to an earlier line; line feeds are not "
+        "counted",
     ),
     make_float_column("line_feeds_per_word", "line feeds per token", "ratio"),
 )
@@ -184,8 +180,8 @@ def check_memory(characters: int, available_bytes: int) -> None:
     needed_bytes = MEMORY_BYTES_PER_CHARACTER * characters
     if needed_bytes > available_bytes:
         raise UnprocessableDocumentError(
-            f"{TOO_LITTLE_MEMORY}: computing the signals of this document with {characters:,} "
-            f"characters needs {needed_bytes / 1e9:.1f} GB, but this machine has "
+            f"{TOO_LITTLE_MEMORY}: computing the quality signals of this document ({characters:,} "
+            f"characters) needs {needed_bytes / 1e9:.1f} GB, but this machine has "
             f"{available_bytes / 1e9:.1f} GB; lower ingest.max_document_bytes, or run on a "
             "machine with more memory"
         )

@@ -60,9 +60,9 @@ class RedactSpansConfig(StageConfig):
 
     action: SpanAction = Field(
         "mask",
-        description="what to do with each span. mask: the span is replaced by the name of its "
-        "type; cut: the span is removed, and so is the document if no other text remains; drop: "
-        "the whole document is removed; keep: nothing is changed",
+        description="what to do with each span. mask: replace the span with the name of its "
+        "type; cut: remove the span, and the document if no other text remains; drop: remove the "
+        "whole document; keep: change nothing",
     )
     actions_by_type: dict[str, SpanAction] = Field(
         default={},
@@ -174,9 +174,9 @@ def redact_batch(
         invalid_span = spans.slice(invalid_spans[0], 1).to_pylist()[0]
         raise HallmarkError(
             f"a span from byte {invalid_span['byte_start']} to {invalid_span['byte_end']} of "
-            f"document {invalid_span['doc_id'].hex()} is outside the text of the document or "
-            "splits a character: the spans were computed from different texts; first process "
-            "these documents with the stages that find spans"
+            f"document {invalid_span['doc_id'].hex()} is outside the document text or splits a "
+            "character: the spans were computed from different texts; first process these "
+            "documents with the stages that find spans"
         )
     span_types = spans["type"].combine_chunks()
     actions = config.get_actions(span_types)

@@ -98,7 +98,7 @@ class RemovalEffectsConfig(SwapConfig):
     """Settings of the comparison of removal rates and of sentences with swapped groups."""
 
     min_group_documents: int = Field(
-        20, ge=2, description="minimum number of documents that a group must have to be compared"
+        20, ge=2, description="minimum number of documents in a group for the group to be compared"
     )
     threshold_shares: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
         (0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
@@ -115,9 +115,7 @@ class RemovalEffectsConfig(SwapConfig):
 
 
 _CAUSE_COLUMNS = (
-    make_label_column(
-        "stage", "label of the stage in the run; empty in rows for all stages together"
-    ),
+    make_label_column("stage", "stage label in the run; empty in rows for all stages together"),
     make_label_column(
         "reason",
         "reason for the removal, as in the ledger. In rows for all stages together, an empty value "
@@ -135,16 +133,15 @@ _GROUP_COLUMNS = (
     ),
     make_label_column(
         "slice",
-        "name of the group that is compared: an identity group, dialect, language, length class "
-        "or source",
+        "name of the compared group: an identity group, dialect, language, length class or source",
     ),
 )
 
 _RATE_COLUMNS = (
-    make_count_column("documents", "number of documents of the group that reached the rule"),
+    make_count_column("documents", "number of the group's documents that reached the rule"),
     make_count_column(
         "removed_documents",
-        "number of documents of the group that the rule removed, or would have removed if no other "
+        "number of the group's documents that the rule removed, or would have removed if no other "
         "rule had removed them first; for a rule that tags, the number of documents that the rule "
         "tagged and the stage kept",
     ),
@@ -161,9 +158,7 @@ _RATE_COLUMNS = (
     make_count_column(
         "other_removed_documents", "number of removed documents among all other documents"
     ),
-    make_float_column(
-        "removal_rate", "share of the documents of the group that were removed", "share"
-    ),
+    make_float_column("removal_rate", "share of the group's documents that were removed", "share"),
     make_float_column(
         "other_removal_rate", "share of all other documents that were removed", "share"
     ),
@@ -230,8 +225,7 @@ TABLES = {
         *_RATE_COLUMNS,
     ),
     "threshold_rates": table_schema(
-        "Removal rates that would result for each group from several thresholds of each numeric "
-        "rule.",
+        "Removal rates that each group would have at several thresholds of each numeric rule.",
         *_CAUSE_COLUMNS,
         make_label_column("signal", "signal that the rule compares"),
         make_label_column(
@@ -239,19 +233,19 @@ TABLES = {
             "condition that the signal must satisfy for a document to be kept: at least (ge), "
             "above (gt), at most (le) or below (lt) the threshold",
         ),
-        make_float_column("threshold", "threshold that is evaluated"),
+        make_float_column("threshold", "evaluated threshold"),
         column(
             "is_rule_threshold",
             pa.bool_(),
             "figure",
-            "whether the row is about the threshold that the config sets for the rule",
+            "whether the config sets this threshold for the rule",
         ),
         *_GROUP_COLUMNS,
         *_RATE_COLUMNS,
     ),
     "lost_duplicate_clusters": table_schema(
-        "Number of duplicates whose kept copy was later removed, so that no document of the "
-        "cluster remains, for each stage, reason and group.",
+        "Number of duplicates whose kept copy was later removed and whose cluster has no "
+        "remaining documents, for each stage, reason and group.",
         *_CAUSE_COLUMNS,
         *_GROUP_COLUMNS,
         make_count_column(
@@ -261,8 +255,8 @@ TABLES = {
         ),
         make_count_column(
             "lost_clusters",
-            "number of clusters to which the removed duplicates belonged and of which no document "
-            "remains",
+            "number of clusters that contained the removed duplicates and have no remaining "
+            "documents",
             "clusters",
         ),
     ),
@@ -287,7 +281,7 @@ TABLES = {
         "sentences that ship with Hallmark. The figures are optimistic because the same author "
         "wrote the lexicon and the sentences.",
         make_label_column(
-            "group_name", "name of the identity group; empty in the row for all groups together"
+            "group_name", "identity group name; empty in the row for all groups together"
         ),
         make_count_column("mentions", "number of sentences that mention the group", "sentences"),
         make_count_column(

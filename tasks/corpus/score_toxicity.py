@@ -71,9 +71,9 @@ from hallmark.tasks.measures.scorers import (
 class ScoreToxicityConfig(StageConfig):
     """Choose which scorer scores which documents, and in which windows."""
 
-    scorer: ScorerConfig = Field(default=ScorerConfig(), description="scorer of the documents")
+    scorer: ScorerConfig = Field(default=ScorerConfig(), description="scorer for the documents")
     window_characters: int = Field(
-        default=1000, ge=100, le=1_000_000, description="longest window, in characters"
+        default=1000, ge=100, le=1_000_000, description="maximum window length, in characters"
     )
     scored_languages: tuple[str, ...] = Field(
         default=(),
@@ -83,8 +83,8 @@ class ScoreToxicityConfig(StageConfig):
     )
     cascade: CascadeConfig | None = Field(
         default=None,
-        description="settings of a cheap scorer that scores all documents first, so that the main "
-        "scorer has to score only the documents that may be toxic",
+        description="settings of a cheap scorer that scores all documents first, so the main "
+        "scorer needs to score only documents that may be toxic",
     )
 
     @model_validator(mode="after")
@@ -98,11 +98,11 @@ class ScoreToxicityConfig(StageConfig):
 
 
 SIGNALS = build_signal_schema(
-    "Toxicity scores of each document, one column per category (output of the scorer). Scores "
-    "are null for a category that the scorer does not provide.",
+    "Toxicity scores of each document, one column per category (scorer output). Scores are null "
+    "for a category that the scorer does not provide.",
     *build_head_columns(
-        "highest score among the windows of the document, before the `cut_toxic` stage removes any "
-        "of them; null if the document has no score (`toxicity_status` gives the reason)"
+        "highest score among the windows of the document, before the `cut_toxic` stage removes "
+        "any of them; null if the document has no score (see `toxicity_status` for the reason)"
     ),
     column(
         "toxicity_status",

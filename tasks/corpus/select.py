@@ -51,8 +51,8 @@ class SelectionRule(StageConfig):
     """Bounds on a signal, and the action on documents that violate them."""
 
     name: PathSafeName = Field(
-        description="name of the rule; the ledger records the name as the reason for a removal, "
-        "or documents carry it as a tag"
+        description="rule name, which the ledger records as the reason for a removal, or which "
+        "is added to documents as a tag"
     )
     signal: str = Field(
         "",
@@ -61,41 +61,39 @@ class SelectionRule(StageConfig):
     )
     ge: OptionalBound = Field(
         None,
-        description="lower bound: the value of the signal must be greater than or equal to this "
-        "number",
+        description="lower bound: the signal value must be greater than or equal to this number",
     )
     gt: OptionalBound = Field(
-        None, description="lower bound: the value of the signal must be greater than this number"
+        None, description="lower bound: the signal value must be greater than this number"
     )
     le: OptionalBound = Field(
         None,
-        description="upper bound: the value of the signal must be less than or equal to this "
-        "number",
+        description="upper bound: the signal value must be less than or equal to this number",
     )
     lt: OptionalBound = Field(
-        None, description="upper bound: the value of the signal must be less than this number"
+        None, description="upper bound: the signal value must be less than this number"
     )
     any_of: tuple[str, ...] = Field(
-        (), description="allowed labels: the value of the signal must be one of these labels"
+        (), description="allowed labels: the signal value must be one of these labels"
     )
     none_of: tuple[str, ...] = Field(
-        (), description="forbidden labels: the value of the signal must not be one of these labels"
+        (), description="forbidden labels: the signal value must not be one of these labels"
     )
     on_missing: Literal["keep", "remove"] = Field(
         "keep",
-        description="what happens to documents that have no value for the signal. keep: the "
-        "rule ignores these documents. remove: the rule treats them like documents that violate "
-        "it, and the `action` setting decides what happens: with the action `remove`, they are "
+        description="what happens to documents without a value for the signal. keep: the rule "
+        "ignores these documents. remove: the rule treats them like documents that violate it, "
+        "and the `action` setting decides what happens: with the action `remove`, they are "
         "removed; with `tag`, they are only tagged. A missing value is never treated as zero",
     )
     action: Literal["remove", "tag", "cap"] = Field(
         "remove",
         description="what happens to documents that violate the rule. remove: they are removed; "
-        "tag: they are kept, and the name of the rule is added to their tags; cap: only the share "
-        "`kept_share` of them is kept, selected by a hash of their ids. For a rule of the stage "
-        "`select_scored` on a toxicity score, the default depends on the scorer: `tag` with the "
-        "embedded scorer (linear), because it scores harmless mentions of minorities as toxic, "
-        "and `remove` with Detoxify",
+        "tag: they are kept, and the rule name is added to their tags; cap: only the share "
+        "`kept_share` of them is kept, selected by a hash of their ids. For `select_scored` rules "
+        "on a toxicity score, the default depends on the scorer: `tag` with the embedded scorer "
+        "(linear), because it scores harmless mentions of minorities as toxic, and `remove` with "
+        "Detoxify",
     )
     kept_share: float = Field(
         0,
@@ -220,8 +218,8 @@ class SelectConfig(StageConfig):
     )
     rules: RuleList = Field(
         default=(),
-        description="rules, applied in the order in which they are listed: either a list of tables "
-        "[[….rules]], each with a name, or one table [….rules.NAME] per rule",
+        description="rules, applied in the listed order: either a list of tables [[….rules]], "
+        "each with a name, or one table [….rules.NAME] per rule",
     )
     seed: Seed = Field(
         0,

@@ -29,14 +29,14 @@ BYTE_BOUNDS = (
         "byte_start",
         pa.int64(),
         "figure",
-        "start of the span, as the number of bytes before it in the UTF-8 text",
+        "start of the span, in bytes from the start of the UTF-8 text",
         unit="bytes",
     ),
     column(
         "byte_end",
         pa.int64(),
         "figure",
-        "end of the span (exclusive), as the number of bytes before it in the UTF-8 text",
+        "end of the span (exclusive), in bytes from the start of the UTF-8 text",
         unit="bytes",
     ),
 )
@@ -51,8 +51,8 @@ SPANS = table_schema(
         "span_hash",
         ID_TYPE,
         "id",
-        "hash of the text of the span, keyed with the secret of the store; the text itself is "
-        "never stored. Null if the stage does not compute hashes",
+        "hash of the span's text, keyed with the store's secret; the text itself is never stored. "
+        "Null if the stage does not compute hashes",
     ),
     column(
         "score",

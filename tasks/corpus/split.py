@@ -31,22 +31,21 @@ class SplitConfig(StageConfig):
 
     seed: Seed = Field(
         default=0,
-        description="random seed that determines the split of each cluster of near-duplicate "
-        "documents",
+        description="random seed used to assign each cluster of near-duplicate documents to a "
+        "split",
     )
     validation_share: float = Field(
         default=0.05,
         gt=0,
         lt=1,
-        description="share of the clusters of near-duplicate documents that form the validation "
-        "split",
+        description="share of near-duplicate clusters that form the validation split",
     )
     holdout_share: float = Field(
         default=0.05,
         ge=0,
         lt=1,
-        description="share of the clusters of near-duplicate documents that form the holdout "
-        "split, which is used only for audits; the remaining clusters form the train split",
+        description="share of near-duplicate clusters that form the holdout split, which is used "
+        "only for audits; the remaining clusters form the train split",
     )
 
     @model_validator(mode="after")

@@ -140,7 +140,7 @@ MAX_PASSAGE_ATTEMPTS = 10_000
 class SyntheticCorpusConfig(StageConfig):
     """Settings of a synthetic corpus, that is, a generated corpus with known effects."""
 
-    seed: Seed = Field(default=0, description="random seed of the synthetic corpus")
+    seed: Seed = Field(default=0, description="random seed for the synthetic corpus")
     has_effects: bool = Field(
         default=True,
         description="whether to plant effects for the candidates (possible findings); if false, no "
@@ -172,14 +172,14 @@ class SyntheticCorpusConfig(StageConfig):
     )
     trait_shares: tuple[Share, ...] = Field(
         default=(0.5, 0.6, 0.75, 0.9, 1.0),
-        description="shares of the sentences about a group that state the trait assigned to the "
+        description="shares of sentences about a group that state the trait assigned to the "
         "group; the list must contain 0.5, which means no association",
     )
     associations_per_share: int = Field(
         default=4,
         ge=4,
         le=100,
-        description="number of pairs of groups for each value of `trait_shares`",
+        description="number of group pairs for each value of `trait_shares`",
     )
     control_associations_factor: int = Field(
         default=3,
@@ -194,20 +194,21 @@ class SyntheticCorpusConfig(StageConfig):
         ge=2,
         le=10_000,
         multiple_of=2,
-        description="number of sentences about each group of a pair; it must be even because, "
-        "in pairs without an association, half of these sentences state the trait assigned to the "
-        "group and the other half the trait assigned to the other group",
+        description="number of sentences about each group in a pair. The number must be even "
+        "because, in pairs without an association, half of these sentences state the trait "
+        "assigned to the group and the other half state the trait assigned to the other group",
     )
     rude_shares: tuple[Share, ...] = Field(
         default=(0.0, 0.25, 0.5, 1.0),
-        description="values of the share of sentences about a group that are rude; the list must "
+        description="shares of rude sentences among the sentences about a group; the list must "
         "contain 0",
     )
     negative_shares: tuple[Share, ...] = Field(
         default=(0.0, 0.5, 1.0),
-        description="values of the share of sentences about a group that are negative without "
-        "being rude; the other sentences about the group are positive; the list must contain 0. "
-        "These groups differ from those of `rude_shares` and are compared only with one another",
+        description="shares of sentences that are negative but not rude among the sentences "
+        "about a group; the other sentences about the group are positive, and the list must "
+        "contain 0. These groups differ from the `rude_shares` groups and are compared only with "
+        "one another",
     )
     groups_per_share: int = Field(
         default=4,
@@ -219,16 +220,17 @@ class SyntheticCorpusConfig(StageConfig):
         default=8,
         ge=0,
         le=1000,
-        description="number of additional groups without rude sentences, and of additional groups "
-        "without negative sentences; with the defaults, at least half of the groups of each kind "
-        "have no such sentences. Each group is compared with all other groups of its kind",
+        description="number of additional groups without rude sentences, and number of "
+        "additional groups without negative sentences; with the defaults, at least half of the "
+        "groups of each kind have no such sentences. Each group is compared with all other groups "
+        "of its kind",
     )
     speech_sentences_per_group: int = Field(
         default=128,
         ge=2,
         le=len(SENTENCE_FRAMES),
-        description="number of sentences about each group that `rude_shares`, `negative_shares` "
-        "and `neutral_groups` define",
+        description="number of sentences about each group defined by `rude_shares`, "
+        "`negative_shares` and `neutral_groups`",
     )
     min_passage_characters: int = Field(
         default=300, ge=100, description="minimum length of a passage, in characters"
@@ -317,7 +319,7 @@ ANSWER_KEY = table_schema(
         "effect_level",
         pa.float64(),
         "figure",
-        "size of the planted effect: number of copies, or share of the sentences that state it",
+        "size of the planted effect: number of copies, or share of sentences that state the effect",
     ),
 )
 
@@ -338,20 +340,20 @@ CANDIDATE_DOCUMENTS = table_schema(
         "is_supporting",
         pa.bool_(),
         "label",
-        "whether the document supports the planted effect; false if it gives the group the trait "
-        "of the other group in the pair",
+        "whether the document supports the planted effect; false if it ascribes the other group's "
+        "trait to the group",
     ),
 )
 
 
 COMPOSITION_SEED = table_schema(
-    "Seed of the random choices in a synthetic corpus, one row. The table is sealed until the "
+    "Seed for the random choices in a synthetic corpus (one row). The table is sealed until the "
     "audits have finished.",
     column(
         "composition_seed",
         pa.int64(),
         "label",
-        "seed derived from the configured seed and the secret of the store",
+        "seed derived from the configured seed and the store's secret",
     ),
 )
 

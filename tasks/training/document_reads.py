@@ -36,8 +36,8 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 DOCUMENT_READS = table_schema(
-    "Number of tokens of each packed document that were used in training. There is one row per "
-    "checkpoint for each document with tokens that were used since the previous checkpoint.",
+    "Number of tokens of each packed document used in training, with one row per checkpoint for "
+    "each document with tokens used since the previous checkpoint.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
     column("source", pa.string(), "label", "source of the document"),
@@ -53,7 +53,7 @@ DOCUMENT_READS = table_schema(
         pa.int64(),
         "figure",
         "number of tokens of the document that were used in training since the previous "
-        "checkpoint; a token that was used twice counts twice",
+        "checkpoint; a token that was used twice is counted twice",
         unit="tokens",
     ),
     column(
@@ -79,8 +79,7 @@ DOCUMENT_READS = table_schema(
 )
 
 COVERAGE = table_schema(
-    "Number of documents and tokens from each source that had been used in training up to each "
-    "checkpoint.",
+    "Number of documents and tokens from each source used in training up to each checkpoint.",
     column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
     column("source", pa.string(), "label", "the source"),
     column(
@@ -115,7 +114,7 @@ COVERAGE = table_schema(
         "tokens_read",
         pa.int64(),
         "figure",
-        "number of tokens that were used in training; a token that was used twice counts twice",
+        "number of tokens that were used in training; a token that was used twice is counted twice",
         unit="tokens",
     ),
 )

@@ -93,7 +93,7 @@ class FinetuneConfig(StageConfig):
     data: TaskDataConfig
     trained_weights: Literal["all", "head"] = Field(
         "all",
-        description="which weights are trained: all weights, or only those of the output layer "
+        description="weights to train: all weights, or only the weights of the output layer "
         "(head), with all other weights frozen",
     )
     train: TrainConfig = Field(TrainConfig(**FINETUNING_DEFAULTS), description="training settings")
@@ -131,7 +131,7 @@ class FinetuneConfig(StageConfig):
             raise ValueError(
                 "'trained_weights' is 'head', but the output layer of a model that generates text "
                 "shares its weights with the embedding table, so it cannot be trained alone; set "
-                "'trained_weights' to 'all' for the task 'pairs'"
+                "'trained_weights' to 'all' for the 'pairs' task"
             )
         return self
 
@@ -143,7 +143,7 @@ QUARANTINE = table_schema(
         "row_number",
         pa.int64(),
         "figure",
-        "number of the row in the file, starting at 1; for jsonl files, the line number",
+        "row number in the file, starting at 1; for jsonl files, the line number",
     ),
     column("reason", pa.string(), "project text", "reason why the row cannot be used"),
 )
@@ -154,7 +154,7 @@ COUNTS = table_schema(
         "split",
         pa.string(),
         "label",
-        "name of the split: train, validation or test; empty for quarantined rows",
+        "split name: train, validation or test; empty for quarantined rows",
     ),
     column(
         "outcome",
@@ -213,13 +213,13 @@ def open_base_checkpoint(checkpoint: Artifact, task: Task) -> BaseCheckpoint:
     if generates_text and (config.architecture == "encoder" or config.labels):
         obstacle = "predicts labels" if config.labels else "is an encoder"
         raise UsageError(
-            f"the model of the checkpoint {obstacle} and cannot generate the target texts of the "
-            "task 'pairs'; use a decoder or encoder-decoder checkpoint"
+            f"the checkpoint's model {obstacle} and cannot generate the target texts of the "
+            "'pairs' task; use a decoder or encoder-decoder checkpoint"
         )
     if not generates_text and config.architecture == "encoder_decoder":
         raise UsageError(
-            "the model of the checkpoint is an encoder-decoder, which cannot predict labels; use "
-            f"an encoder or decoder checkpoint for the task '{task.kind}'"
+            "the checkpoint's model is an encoder-decoder, which cannot predict labels; use an "
+            f"encoder or decoder checkpoint for the '{task.kind}' task"
         )
     if config.architecture == "encoder_decoder":
         return BaseCheckpoint(folder, config, "seq2seq")
@@ -266,7 +266,7 @@ def load_task_rows(config: FinetuneConfig) -> TaskRows:
             )
             path_setting = "test_path" if split == "test" else "path"
             raise HallmarkError(
-                f"the split {split!r} of {config.data.path} is empty "
+                f"the {split!r} split of {config.data.path} is empty "
                 f"({format_count(len(rows.usable_rows), 'row')} can be used, "
                 f"{len(rows.rejected_rows):,} cannot{first_rejection}); add rows, or set "
                 f"finetune.data.{path_setting} to another file"

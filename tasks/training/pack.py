@@ -68,9 +68,7 @@ class PackConfig(StageConfig):
     """Settings of the sequences that documents are packed into."""
 
     context: int = Field(256, ge=8, le=1 << 20, description="number of tokens per sequence")
-    seed: int = Field(
-        0, ge=0, lt=1 << 63, description="random seed that determines the order of the documents"
-    )
+    seed: int = Field(0, ge=0, lt=1 << 63, description="random seed for the order of the documents")
 
 
 SPANS = table_schema(
@@ -95,7 +93,7 @@ SPANS = table_schema(
         "row_end",
         pa.int32(),
         "figure",
-        "token position at which the document ends in the sequence (exclusive)",
+        "token position where the document ends in the sequence (exclusive)",
         unit="tokens",
     ),
     column("doc_id", ID_TYPE, "id", "the document"),
@@ -103,14 +101,14 @@ SPANS = table_schema(
         "char_start",
         pa.int32(),
         "figure",
-        "position in the document at which the packed span begins",
+        "position in the document where the packed span begins",
         unit="characters",
     ),
     column(
         "char_end",
         pa.int32(),
         "figure",
-        "position in the document at which the packed span ends (exclusive)",
+        "position in the document where the packed span ends (exclusive)",
         unit="characters",
     ),
 )
@@ -149,8 +147,8 @@ def build_sequences_schema(context_length: int) -> pa.Schema:
             "char_end",
             row_type,
             "figure",
-            "position in the document at which each token ends (exclusive); 0 for <|endoftext|>, "
-            "-1 for padding",
+            "position in the document where each token ends (exclusive); 0 for <|endoftext|>, -1 "
+            "for padding",
             unit="characters",
         ),
     )

@@ -42,7 +42,7 @@ PREDICTIONS = table_schema(
         "row_number",
         pa.int64(),
         "figure",
-        "number of the row in the file, as in the `quarantine` table",
+        "row number in the file, as in the `quarantine` table",
     ),
     column(
         "word_index",

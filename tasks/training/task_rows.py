@@ -43,7 +43,7 @@ class PairsTask(StageConfig):
     kind: Literal["pairs"] = "pairs"
     source_column: str = Field(
         "source",
-        description="name of the column with the source text, which is the input of the model",
+        description="name of the column with the source text, which is the model input",
     )
     target_column: str = Field(
         "target",
@@ -63,7 +63,7 @@ class ClassificationTask(StageConfig):
     second_text_column: str | None = Field(
         None,
         description="name of the column with the second sentence, if the model classifies "
-        "pairs of sentences",
+        "sentence pairs",
     )
     label_column: str = Field("label", description="column with the label")
 
@@ -111,8 +111,8 @@ class TaskDataConfig(StageConfig):
     path: ExternalPath = Field(
         min_length=1, description="parquet, csv, tsv or jsonl file with the rows"
     )
-    validation_path: ExternalPath | None = Field(None, description="file of the validation split")
-    test_path: ExternalPath | None = Field(None, description="file of the test split")
+    validation_path: ExternalPath | None = Field(None, description="file with the validation split")
+    test_path: ExternalPath | None = Field(None, description="file with the test split")
     validation_share: float = Field(
         0.1, ge=0, lt=1, description="share of the rows that form the validation split"
     )
@@ -121,11 +121,11 @@ class TaskDataConfig(StageConfig):
     )
     group_column: str | None = Field(
         None,
-        description="name of the column that identifies the group of a row, such as the author or "
-        "document of the text; rows of the same group are assigned to the same split and are "
+        description="name of the column that identifies the group of a row, such as the text's "
+        "author or document; rows in the same group are assigned to the same split and are "
         "resampled together to compute confidence intervals",
     )
-    seed: Seed = Field(0, description="seed of the split")
+    seed: Seed = Field(0, description="random seed for the split")
 
     @model_validator(mode="after")
     def _check_training_share(self) -> TaskDataConfig:

@@ -40,10 +40,10 @@ SCORES = table_schema(
         "system",
         pa.string(),
         "label",
-        "system that was evaluated: the model, the name of the baseline, or the difference "
-        "between the model and the baseline",
+        "evaluated system: the model, the name of the baseline, or the difference between the "
+        "model and the baseline",
     ),
-    column("metric", pa.string(), "label", "name of the metric"),
+    column("metric", pa.string(), "label", "metric name"),
     column("title", pa.string(), "label", "title of the metric, as shown on cards"),
     column(
         "slice",
@@ -64,7 +64,7 @@ SCORES = table_schema(
         "value",
         pa.float64(),
         "figure",
-        "value of the metric; null if the test split has no rows for it",
+        "metric value; null if the test split has no rows for it",
     ),
     column(
         "low",

@@ -62,13 +62,13 @@ class TokenizerConfig(StageConfig):
         4096,
         ge=BYTE_COUNT + len(SPECIAL_TOKENS) + 32,
         le=1_000_000,
-        description="maximum number of tokens in the vocabulary; with a small corpus the "
-        "vocabulary may be smaller",
+        description="maximum number of tokens in the vocabulary; with a small corpus, the "
+        "vocabulary can be smaller",
     )
     min_frequency: int = Field(
         2,
         ge=1,
-        description="minimum number of occurrences at which a pair of tokens is merged; has no "
+        description="minimum number of occurrences for a pair of tokens to be merged; has no "
         "effect with the kind 'unigram'",
     )
     objective: Literal["causal", "prefix", "mlm", "span_corruption"] = Field(
@@ -115,7 +115,7 @@ def list_special_tokens(config: TokenizerConfig) -> list[str]:
 
 FERTILITY = table_schema(
     "Compression for each source, language and identity group, measured on the validation split, "
-    "on which the tokenizer was not trained. Fewer bytes per token mean worse compression.",
+    "which was not used to train the tokenizer. Fewer bytes per token mean worse compression.",
     column("kind", pa.string(), "label", "source, language or identity"),
     column(
         "name",
@@ -293,7 +293,7 @@ def train_tokenizer(
     first_batch = next(text_batches, None)
     if first_batch is None:
         raise HallmarkError(
-            "the split 'train' has no documents to train a tokenizer on; ingest more text, relax "
+            "the 'train' split has no documents to train a tokenizer on; ingest more text, relax "
             "the rules in select_scored.rules, or lower split.validation_share or "
             "split.holdout_share"
         )

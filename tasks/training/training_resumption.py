@@ -41,8 +41,8 @@ EXTENDABLE_SCHEDULES = ("wsd", "constant")
 SETTINGS = table_schema(
     "Training settings that may be changed when training is resumed, because they do not affect "
     "the batches. The table has one row per setting and segment of steps. If there is more than "
-    "one segment, training was resumed with different settings; the results then agree with those "
-    "of an uninterrupted run apart from small random differences.",
+    "one segment, training was resumed with different settings; the results then match an "
+    "uninterrupted run except for small random differences.",
     column(
         "first_step", pa.int64(), "figure", "first step of the segment; steps are counted from 1"
     ),
@@ -51,8 +51,8 @@ SETTINGS = table_schema(
         "setting",
         pa.string(),
         "label",
-        "name of the setting in the config section `train`; for `device`, `precision`, "
-        "`processes` and `compile`, the recorded value is the one that was actually used "
+        "setting name in the `train` section of the config; for `device`, `precision`, "
+        "`processes` and `compile`, the recorded value is the value that was actually used "
         "(`processes`: on each host)",
     ),
     column("value", pa.string(), "label", "value of the setting, as JSON"),

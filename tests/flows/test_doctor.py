@@ -151,7 +151,7 @@ def test_a_remote_store_must_replace_objects_only_if_they_are_unchanged(bucket, 
 def test_a_missing_bucket_is_one_sentence(bucket):
     sentence = (
         "the store s3://absent/doctor cannot be used, because its bucket does not exist; create "
-        "the bucket, or correct the address of the store"
+        "the bucket, or correct the store's address"
     )
     result = doctor._run_check_catching_errors(doctor._check_store, "s3://absent/doctor")
     assert (result["is_ok"], result["message"]) == (False, sentence)

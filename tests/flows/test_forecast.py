@@ -337,7 +337,7 @@ def test_a_missing_source_is_a_certain_failure(absent, tmp_path):
     (tmp_path / "letters.jsonl").unlink()
     report = forecast_run(config)
     assert report["will_fail"] and states(report)["ingest"] == "fails"
-    assert "correct the path of the source" in report["warnings"][0]["message"]
+    assert "correct the source path" in report["warnings"][0]["message"]
     assert states(report)["model_card"] == "blocked"
 
 

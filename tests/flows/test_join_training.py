@@ -88,7 +88,7 @@ def test_a_store_that_is_no_folder_is_refused(bucket):
 def test_a_run_on_several_hosts_needs_a_folder_as_its_store(smoke, bucket, until):
     options = [option for override in two_hosts("10.0.0.1:1") for option in ("--set", override)]
     done = smoke("run", "smoke", "--store", "s3://hallmark/hosts", *until, *options, code=2)
-    assert "pretrain.train.hosts is 2, but the store is no folder; hosts that" in done.stderr
+    assert "pretrain.train.hosts is 2, but the store is not a folder; hosts that" in done.stderr
     assert Store("s3://hallmark/hosts").list_keys("artifacts") == []
 
 

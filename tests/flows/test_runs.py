@@ -119,7 +119,7 @@ def test_a_record_with_names_outside_its_folder_is_damaged(store, caplog, key, n
 
 @pytest.mark.parametrize("name", CLIMBING)
 def test_an_invalid_artifact_name_is_refused(store, name):
-    with pytest.raises(HallmarkError, match="is not the name of an artifact"):
+    with pytest.raises(HallmarkError, match="is not an artifact name"):
         find_artifact(store, name)
 
 

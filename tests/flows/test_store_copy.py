@@ -303,7 +303,7 @@ def test_wrong_use_is_one_sentence(source, tmp_path):
     assert split_runs_and_store("push", "destination", ("a", "b", "c")) == (("a", "b"), "c")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letters.txt").write_text("Dear all")
-    with pytest.raises(UsageError, match="is not a store: it has other files"):
+    with pytest.raises(UsageError, match="is not a store: it contains files"):
         open_target_store(str(tmp_path / "other"))
     assert open_target_store(str(tmp_path / "new")).root_folder == tmp_path / "new"
     source.put(f"runs/{run.id}/progress.json", b"{}")
@@ -394,7 +394,7 @@ def test_an_artifact_that_names_itself_is_not_copied(source, target):
         manifest["lineage"] = {"itself": f"make/{manifest['fingerprint'][:16]}"}
 
     change_manifest(source, "make", point_to_itself)
-    with pytest.raises(HallmarkError, match=r"lineage\.itself: it names the artifact itself"):
+    with pytest.raises(HallmarkError, match=r"lineage\.itself: it refers to the artifact itself"):
         copy_runs(source, target, [run.id])
     assert target.list_folder_names("runs") == []
 

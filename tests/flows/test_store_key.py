@@ -89,6 +89,6 @@ def test_a_key_that_others_can_read_is_named(apart, tmp_path, caplog):
     assert store.secret and store.secret
     [warning] = caplog.messages
     assert warning == (
-        f"other users can read the key of the store, {tmp_path}/copy/secret (its mode is 0640); "
-        f"restrict it with: chmod 600 {tmp_path}/copy/secret"
+        f"other users can read the store's key {tmp_path}/copy/secret (mode 0640); restrict "
+        f"access with: chmod 600 {tmp_path}/copy/secret"
     )

@@ -44,8 +44,8 @@ class KeepPreferenceConfig(StageConfig):
 
     preferred_sources: tuple[str, ...] = Field(
         (),
-        description="sources, or parts of sources, in order of priority: if several documents are "
-        "duplicates, the one whose source comes first in this list is kept",
+        description="sources, or parts of sources, in order of priority; among duplicates, the "
+        "document whose source is listed first is kept",
     )
 
 

@@ -53,11 +53,11 @@ MUST_MATCH_BY_STAGE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def build_signature_schema(*comparison_columns: pa.Field) -> pa.Schema:
     """Build the schema of a table ``signatures`` with these columns to compare by."""
     return table_schema(
-        "Signatures of the kept documents. When documents are added to the corpus later, they are "
-        "compared with these signatures to find duplicates.",
+        "Signatures of the kept documents. Documents added to the corpus later are compared with "
+        "these signatures to find duplicates.",
         column("doc_id", ID_TYPE, "id", "the document"),
-        column("incoming_cluster", ID_TYPE, "id", "its cluster before the stage"),
-        column("cluster", ID_TYPE, "id", "its cluster after the stage"),
+        column("incoming_cluster", ID_TYPE, "id", "the document's cluster before the stage"),
+        column("cluster", ID_TYPE, "id", "the document's cluster after the stage"),
         *comparison_columns,
         partition_by_doc_id=True,
     )
@@ -118,8 +118,8 @@ def check_earlier_compatible(
         if earlier_artifact.manifest["parts"]["code"].get(name) != code_digests[name]:
             raise HallmarkError(
                 f"the earlier corpus ({earlier_artifact.name}) was computed with another version "
-                f"of the code of {name}, so its signatures cannot be compared; recompute the "
-                "earlier corpus first"
+                f"of the {name} code, so its signatures cannot be compared; recompute the earlier "
+                "corpus first"
             )
 
 

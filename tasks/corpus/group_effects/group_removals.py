@@ -61,7 +61,7 @@ _GROUP_COLUMNS = (
         "property by which documents are grouped: identity, dialect, language, length or "
         "source; empty in the row for all documents",
     ),
-    make_label_column("slice", "name of the group; empty in the row for all documents"),
+    make_label_column("slice", "group name; empty in the row for all documents"),
 )
 
 
@@ -71,8 +71,8 @@ def _make_comparison_columns(prefix: str, event: str, ratio: str) -> list[pa.Fie
         make_float_column(
             f"{prefix}adjusted_ratio",
             f"{ratio}, adjusted for source: {_ADJUSTED_METHOD}. Null if the ratio is infinite (in "
-            f"this case `{prefix}adjusted_low` has a value) or if no source contains both "
-            "documents of the group and other documents",
+            f"this case `{prefix}adjusted_low` has a value) or if no source contains documents of "
+            "the group as well as other documents",
             "times",
         ),
         make_float_column(
@@ -91,15 +91,15 @@ def _make_comparison_columns(prefix: str, event: str, ratio: str) -> list[pa.Fie
         make_float_column(
             f"{prefix}p",
             f"two-sided p-value for the null hypothesis that `{prefix}adjusted_ratio` is 1; null "
-            "if no document was removed or no source contains both documents of the group and "
+            "if no document was removed or no source contains documents of the group as well as "
             "other documents",
             "p",
         ),
         make_float_column(
             f"{prefix}q",
             "q-value of the difference: p-value adjusted to control the false discovery rate "
-            "(Benjamini & Hochberg 1995) across all comparisons in this table, both those of "
-            "removed documents and those of documents with no remaining copy",
+            "(Benjamini & Hochberg 1995) across all comparisons in this table, for removed "
+            "documents and for documents with no remaining copy",
             "p",
         ),
         make_label_column(
@@ -113,7 +113,7 @@ def _make_comparison_columns(prefix: str, event: str, ratio: str) -> list[pa.Fie
 
 def _make_share_columns(prefix: str, event: str) -> list[pa.Field]:
     return [
-        make_share_column(f"{prefix}_rate", f"share of the documents of the group {event}"),
+        make_share_column(f"{prefix}_rate", f"share of the group's documents {event}"),
         make_share_column(
             f"{prefix}_rate_low",
             f"lower end of the {LEVEL:.0%} confidence interval of `{prefix}_rate`: Wilson "
@@ -129,15 +129,15 @@ def _make_share_columns(prefix: str, event: str) -> list[pa.Field]:
 
 GROUP_REMOVAL_TABLES = {
     "group_removals": table_schema(
-        "Number and share of documents that curation removed in the whole corpus and in each "
-        "group, compared with all other documents. Duplicates count as removed. Groups of "
-        "people and dialects are detected and compared only among documents in English or in an "
+        "Number and share of documents removed by curation in the whole corpus and in each group, "
+        "compared with all other documents. Duplicates are treated as removed. Groups of people "
+        "and dialects are detected and compared only among documents in English or in an "
         "undetermined language.",
         *_GROUP_COLUMNS,
         make_count_column(
             "documents",
-            "number of documents of the group that the `ingest` stage read, including those that "
-            "it removed",
+            "number of the group's documents that the `ingest` stage read, including documents "
+            "that it removed",
         ),
         make_count_column("kept_documents", "number of documents that all stages kept"),
         make_count_column(
@@ -153,7 +153,7 @@ GROUP_REMOVAL_TABLES = {
             "lost_documents",
             "number of removed documents with no remaining copy of their text: documents removed "
             "for a reason other than being a duplicate, or duplicates whose kept copy was removed "
-            "for such a reason",
+            "for another reason",
         ),
         make_count_column(
             "unreadable_records",
@@ -199,12 +199,12 @@ GROUP_REMOVAL_TABLES = {
         "Number of documents that each stage removed, by group and reason. Each document of a "
         "group is either kept by all stages or counted in this table.",
         *_GROUP_COLUMNS,
-        make_label_column("stage", "label of the stage in the run"),
+        make_label_column("stage", "stage label in the run"),
         make_label_column("reason", "reason for the removal, as in the ledger"),
         make_label_column(
             "action", "removed, or quarantined if the stage could not process the documents"
         ),
-        make_count_column("documents", "number of documents of the group"),
+        make_count_column("documents", "number of the group's documents"),
         make_count_column("other_documents", "number of all other documents"),
     ),
 }

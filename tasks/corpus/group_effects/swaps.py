@@ -49,7 +49,7 @@ class SwapConfig(StageConfig):
     """Configure the swapping of groups in sentences."""
 
     scorer: ScorerConfig = Field(
-        default=ScorerConfig(), description="scorer of the swapped sentences"
+        default=ScorerConfig(), description="scorer for the swapped sentences"
     )
     documents_per_group: int = Field(
         500,
@@ -81,7 +81,7 @@ SWAP_TABLES = {
         make_count_column("sentences", "number of sentences", "sentences"),
         make_count_column(
             "clusters",
-            "number of documents or templates from which the sentences come",
+            "number of documents or templates that contain the sentences",
             "clusters",
         ),
         make_float_column(
@@ -109,7 +109,7 @@ SWAP_TABLES = {
         ),
         make_float_column(
             "p_corrected",
-            "`p`, corrected for the number of pairs of groups compared in sentences of the same "
+            "`p`, corrected for the number of group pairs compared in sentences of the same "
             "origin (Holm 1979)",
             "p",
         ),
@@ -132,8 +132,8 @@ SWAP_TABLES = {
         ),
     ),
     "swap_scores": table_schema(
-        "Document, replaced terms and scores of each sentence from which the table "
-        "`swap_differences` is computed.",
+        "Document, replaced terms and scores of each sentence used to compute the "
+        "`swap_differences` table.",
         make_label_column("origin", "corpus or templates"),
         make_label_column("axis", "kind of group"),
         make_label_column("group_name", "group that the original sentence mentions"),
@@ -147,9 +147,7 @@ SWAP_TABLES = {
             "id of the document that contains the sentence; for a template, a hash of the template",
         ),
         make_float_column("score", "score of the original sentence", "score"),
-        make_float_column(
-            "other_score", "score of the sentence that names the other group", "score"
-        ),
+        make_float_column("other_score", "score of the sentence with the other group", "score"),
     ),
 }
 

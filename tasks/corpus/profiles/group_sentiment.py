@@ -60,7 +60,7 @@ SENTIMENT_TABLES = {
         "Sentiment of the sentences in the training text that mention a group of people, compared "
         "with sentences that mention other groups of the same kind. Planted documents are "
         "excluded. The scores of the sentences about a group are averaged within each cluster of "
-        "near-duplicate documents, so that every cluster counts once.",
+        "near-duplicate documents, so every cluster counts once.",
         make_label_column("axis", "kind of group"),
         make_label_column("group_name", "group that the sentences mention"),
         make_count_column("sentences", "number of sentences with a score", "sentences"),
@@ -90,7 +90,7 @@ SENTIMENT_TABLES = {
         make_float_column(
             "low",
             "lower end of the 95 % confidence interval of `difference`; null if there is no "
-            "interval (`method` gives the reason)",
+            "interval (see `method` for the reason)",
             "score",
         ),
         make_float_column(
@@ -98,7 +98,7 @@ SENTIMENT_TABLES = {
         ),
         make_float_column(
             "p",
-            "one-sided p-value for a mean sentiment below that of the other groups, computed by "
+            "one-sided p-value for a lower mean sentiment than the other groups, computed with "
             "the same method as the interval; null if `low` is null",
             "p",
         ),
@@ -117,15 +117,14 @@ SENTIMENT_TABLES = {
         column("method", pa.string(), "project text", "how the interval was computed"),
     ),
     "group_sentences": table_schema(
-        "Document and sentiment of each sentence from which the `group_sentiment` table is "
-        "computed.",
+        "Document and sentiment of each sentence used to compute the `group_sentiment` table.",
         column("doc_id", ID_TYPE, "id", "id of the document that contains the sentence"),
         make_label_column("axis", "kind of group"),
         make_label_column("group_name", "group that the sentence mentions"),
         make_float_column(
             "sentiment",
-            "sentiment of the sentence with the name of the group replaced by a neutral word, from "
-            "-1 (negative) to 1 (positive)",
+            "sentiment of the sentence with the group's name replaced by a neutral word, from -1 "
+            "(negative) to 1 (positive)",
             "score",
         ),
     ),

@@ -35,13 +35,13 @@ class SourceColumn:
 SOURCE_COLUMNS = (
     SourceColumn(
         "bytes",
-        "total length of the documents in UTF-8 bytes",
+        "total document length in UTF-8 bytes",
         "bytes",
         lambda documents: count_utf8_bytes(documents["text"]),
     ),
     SourceColumn(
         "characters",
-        "total length of the documents in characters",
+        "total document length in characters",
         "characters",
         lambda documents: pc.utf8_length(documents["text"]),
     ),

@@ -20,9 +20,9 @@ from hallmark.tasks.corpus.table_columns import (
 
 _SOURCE_COLUMN = make_label_column("source", "name of the source")
 _SOURCE_OR_ALL_COLUMN = make_label_column(
-    "source", "name of the source; empty in rows for all sources together"
+    "source", "source name; empty in rows for all sources together"
 )
-_STAGE_COLUMN = make_label_column("stage", "label of the stage in the run")
+_STAGE_COLUMN = make_label_column("stage", "stage label in the run")
 _QUANTILE_COLUMN = make_float_column(
     "quantile",
     "quantile level: the share of documents whose value is at most this quantile",
@@ -31,7 +31,7 @@ _QUANTILE_COLUMN = make_float_column(
 
 TABLES = {
     "stage_accounts": table_schema(
-        "Number of documents and bytes of text that each stage received, kept and removed, in the "
+        "Number of documents and bytes of text received, kept and removed by each stage, in the "
         "order in which the stages ran.",
         column("stage_index", pa.int32(), "figure", "position of the stage, starting at 0"),
         _STAGE_COLUMN,
@@ -43,8 +43,8 @@ TABLES = {
         make_label_column("split", "train, validation or holdout"),
         make_count_column("documents", "number of documents", "documents"),
         *(make_count_column(each.name, each.meaning, each.unit) for each in SOURCE_COLUMNS),
-        make_float_column("mean_bytes", "mean size of a document", "bytes"),
-        make_float_column("median_bytes", "median size of a document", "bytes"),
+        make_float_column("mean_bytes", "mean document size", "bytes"),
+        make_float_column("median_bytes", "median document size", "bytes"),
     ),
     "lengths": table_schema(
         "Quantiles of document length, by source.",
@@ -53,7 +53,7 @@ TABLES = {
         make_float_column("bytes", "length of the text in UTF-8 bytes", "bytes"),
     ),
     "composition": table_schema(
-        "Number and size of the documents for each split and each value of a dimension, such as "
+        "Number and size of documents for each split and each value of a dimension, such as "
         "language.",
         make_label_column("dimension", f"one of {', '.join(DIMENSIONS)}"),
         make_label_column(
@@ -64,21 +64,20 @@ TABLES = {
         ),
         make_label_column(
             "split",
-            "name of the split: train, validation or holdout; empty in rows for all splits "
-            "together",
+            "split name: train, validation or holdout; empty in rows for all splits together",
         ),
         make_count_column("documents", "number of documents", "documents"),
         make_count_column("bytes", "total length of the documents in UTF-8 bytes", "bytes"),
         make_float_column(
             "byte_share",
-            "bytes of the documents with this value, as a share of all bytes of the split; null if "
+            "bytes of documents with this value, as a share of all bytes in the split; null if "
             "the split is empty",
             "share",
         ),
     ),
     "metadata_fields": table_schema(
-        "Metadata fields that the sources provide for documents.",
-        make_label_column("field", "name of the field"),
+        "Metadata fields provided by the sources.",
+        make_label_column("field", "field name"),
         make_count_column(
             "documents", "number of documents that have a value for the field", "documents"
         ),
@@ -92,15 +91,15 @@ TABLES = {
     "metadata_values": table_schema(
         "The most frequent values of metadata fields that are not free text. Licences are always "
         f"listed, other values only if at least {MIN_VALUE_DOCUMENTS} documents have them.",
-        make_label_column("field", "name of the field"),
+        make_label_column("field", "field name"),
         make_label_column("value", "value of the field as provided by the source"),
         make_count_column(
             "documents", "number of documents that have a value for the field", "documents"
         ),
     ),
     "occupations": table_schema(
-        "Number of mentions of each occupation, by gender of the words near the mention in the "
-        "same sentence.",
+        "Number of mentions of each occupation, by gender of the nearby words in the same "
+        "sentence.",
         _SOURCE_OR_ALL_COLUMN,
         make_label_column(
             "occupation", "occupation in the singular; empty in rows for all occupations together"
@@ -130,7 +129,7 @@ TABLES = {
         make_float_column(
             "low",
             "lower end of the 95 % confidence interval of `women_share` (Wilson); the interval is "
-            "too narrow if many mentions come from the same document",
+            "too narrow if many mentions are in the same document",
             "share",
         ),
         make_float_column(
@@ -138,7 +137,7 @@ TABLES = {
         ),
     ),
     "ledger_summary": table_schema(
-        "Number and size of the documents and spans that each stage removed, changed or added, by "
+        "Number and size of documents and spans removed, changed or added by each stage, by "
         "reason.",
         _STAGE_COLUMN,
         make_label_column(
@@ -154,7 +153,7 @@ TABLES = {
     "tag_counts": table_schema(
         "Number of documents that each rule tagged but did not remove.",
         _STAGE_COLUMN,
-        make_label_column("rule", "name of the rule, which is also the name of the tag"),
+        make_label_column("rule", "rule name, which is also the tag name"),
         _SOURCE_COLUMN,
         make_count_column("documents", "number of documents that the stage kept", "documents"),
         make_count_column(
@@ -196,26 +195,24 @@ TABLES = {
         ),
     ),
     "toxicity": table_schema(
-        "Quantiles of the toxicity scores of the documents before the `select_scored` stage "
-        "removed documents.",
+        "Quantiles of document toxicity scores before the `select_scored` stage removed documents.",
         _SOURCE_OR_ALL_COLUMN,
         make_count_column("scored_documents", "number of documents with a score", "documents"),
         make_count_column(
             "unscored_documents",
-            "number of documents without a score; the `toxicity_status` table gives the reasons",
+            "number of documents without a score; see the `toxicity_status` table for the reasons",
             "documents",
         ),
         _QUANTILE_COLUMN,
         make_float_column("score", "toxicity score", "score"),
     ),
     "toxicity_status": table_schema(
-        "Number of documents by status of the toxicity score and by decision of the selection "
-        "rules.",
+        "Number of documents by toxicity score status and selection rule decision.",
         _SOURCE_COLUMN,
         make_label_column(
             "status",
             "`scored`, or the reason why the documents have no score, as in the signals of the "
-            "stage `score_toxicity`",
+            "`score_toxicity` stage",
         ),
         make_label_column(
             "reason",
@@ -239,9 +236,9 @@ TABLES = {
     "duplicates": table_schema(
         "Number of near-duplicate pairs, by similarity.",
         _STAGE_COLUMN,
-        make_count_column("pairs", "number of pairs whose similarity lies in the range", "pairs"),
+        make_count_column("pairs", "number of pairs whose similarity is in the range", "pairs"),
         make_float_column(
-            "similarity", "lower end of the range of similarities, which is 0.05 wide", "share"
+            "similarity", "lower end of the similarity range, which is 0.05 wide", "share"
         ),
     ),
     "errors": table_schema(

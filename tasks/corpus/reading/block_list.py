@@ -22,14 +22,14 @@ from hallmark.tasks.contract import (
 )
 from hallmark.tasks.corpus.reading.metadata import normalise_host
 
-_LIST_FORMAT = "a list, or the path of a file with one entry per line, in which # starts a comment"
+_LIST_FORMAT = "a list, or the path to a file with one entry per line; # starts a comment"
 
 
 class BlockListConfig(StageConfig):
     """Configure what to exclude; each excluded document has a ledger row."""
 
     sources: tuple[str, ...] | ExternalPath = Field(
-        (), description=f"names of sources, or of parts of sources, to exclude: {_LIST_FORMAT}"
+        (), description=f"names of sources (or parts of sources) to exclude: {_LIST_FORMAT}"
     )
     domains: tuple[str, ...] | ExternalPath = Field(
         (),
@@ -37,7 +37,7 @@ class BlockListConfig(StageConfig):
         f"ignored except in a name such as www.com): {_LIST_FORMAT}",
     )
     doc_ids: tuple[str, ...] | ExternalPath = Field(
-        (), description=f"ids of documents to exclude (32 hexadecimal digits): {_LIST_FORMAT}"
+        (), description=f"document ids to exclude (32 hexadecimal digits): {_LIST_FORMAT}"
     )
 
     def digest_list_files(self) -> dict[str, str]:

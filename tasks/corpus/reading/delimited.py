@@ -43,7 +43,7 @@ BROKEN_CSV = "broken CSV"
 AMBIGUOUS_FORMAT = (
     "the delimiter or the quotes cannot be detected: set 'delimiter' and 'quote' in the source"
 )
-WRONG_FIELD_COUNT = "the number of fields in the row differs from that in the header"
+WRONG_FIELD_COUNT = "the row and the header have different numbers of fields"
 # bytes of any file that may be read again, and bytes in which to search for the end of a row that
 # is too long
 MAX_REREAD_BYTES = 64 << 20
@@ -64,8 +64,8 @@ class DelimitedFields(RecordFields):
     column_names: list[str] | None = Field(
         None,
         min_length=1,
-        description="names of the columns, in order, for files without a header, whose first "
-        "row is a document; if not set, the first row is read as the header",
+        description="column names, in order, for files without a header (the first row is then a "
+        "document); if not set, the first row is read as the header",
     )
 
     @model_validator(mode="after")
@@ -75,7 +75,7 @@ class DelimitedFields(RecordFields):
                 if self.column_names.count(name) != 1:
                     raise ValueError(
                         f"'column_names' must contain the field {name!r} exactly once; correct "
-                        "'column_names' or the setting that names the field"
+                        "'column_names' or the setting that specifies the field"
                     )
         return self
 

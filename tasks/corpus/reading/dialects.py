@@ -118,7 +118,7 @@ class Dialect:
                 f"quotes {format_character(self.quote)} {escape}" if self.quote else "no quotes",
                 *["spaces after delimiters skipped"] * self.skips_initial_space,
                 f"line endings {LINE_END_NAMES[self.line_end]}",
-                *["first line names the delimiter"] * self.has_delimiter_line,
+                *["first line specifies the delimiter"] * self.has_delimiter_line,
             ]
         )
 

@@ -38,8 +38,7 @@ class DocumentationSource(CustomSource):
     kind: Literal["documentation"]
     name: PathSafeName = Field(
         "documentation",
-        description="name of the source, which is also the prefix of the names of its parts: "
-        "<name>/<package>",
+        description="source name, which is also the prefix of its part names: <name>/<package>",
     )
     packages: list[str] = Field(min_length=1, description="names of installed distributions")
 
@@ -107,8 +106,8 @@ def _get_distribution(package: str) -> Distribution:
         return distribution(package)
     except PackageNotFoundError as error:
         raise UsageError(
-            f"the package {package!r} of the documentation source is not installed; install it or "
-            "remove it from the 'packages' setting of the source"
+            f"the package {package!r} in the documentation source is not installed; install the "
+            "package, or remove it from the source's 'packages' setting"
         ) from error
 
 
@@ -116,8 +115,8 @@ def _list_prose_entries(package: str) -> list[PackagePath]:
     files = _get_distribution(package).files
     if not files:
         raise UsageError(
-            f"the package {package!r} of the documentation source has no list of its files; "
-            "install it from a wheel, or remove it from the 'packages' setting of the source"
+            f"the package {package!r} in the documentation source has no file list; install the "
+            "package from a wheel, or remove it from the source's 'packages' setting"
         )
     return [entry for entry in files if _holds_docstrings_or_metadata(entry)]
 

@@ -71,15 +71,15 @@ class DatasetsSource(CustomSource, RecordFields):
     kind: Literal["datasets"]
     path: Annotated[str, ExternalMarker(allows_hub_id=True)] = Field(
         min_length=1,
-        description="path of a local folder, or id of a data set on the Hugging Face Hub, "
-        "such as user/name",
+        description="path to a local folder, or id of a data set on the Hugging Face Hub, such "
+        "as user/name",
     )
     config: str | None = Field(
         None,
-        description="name of the configuration of the data set; required if the data set has "
-        "several configurations",
+        description="configuration name of the data set; required if the data set has several "
+        "configurations",
     )
-    split: str = Field("train", description="name of the data set split to read")
+    split: str = Field("train", description="data set split to read")
     revision: str | None = Field(
         None,
         description="branch, tag or commit of the data set on the Hugging Face Hub; the run "
@@ -308,7 +308,7 @@ def _select_columns(
                 raise UsageError(
                     f"{place}column {shorten_repr(name)} has the type "
                     f"{table.schema.field(name).type}, but the data set declares {declared_type}; "
-                    "correct the file, or the features in the README of the data set"
+                    "correct the file, or the features in the data set's README"
                 ) from error
             table = table.set_column(table.column_names.index(name), name, column)
     error_text = find_missing_column_error(source, table.column_names) or find_text_column_error(
@@ -432,7 +432,7 @@ def _build_read_error(
 ) -> HallmarkError:
     file = f"file {shorten_repr(position.file_name)}, " if position.file_name else ""
     advice = (
-        "the rows read so far are kept: run again to continue with the next row"
+        "run again to continue with the next row (the rows read so far are kept)"
         if is_progress_kept and position.row
         else ("run again" if _may_be_temporary(source, error) else "correct the data set")
     )

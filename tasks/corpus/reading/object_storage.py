@@ -73,7 +73,8 @@ def find_remote_files(source_name: str, path: str, suffixes: tuple[str, ...]) ->
     match = _URI_PATTERN.fullmatch(path)
     if match is None:
         raise UsageError(
-            f"source {source_name!r}: {path!r} does not name a bucket; write it as s3://bucket/path"
+            f"source {source_name!r}: {path!r} does not specify a bucket; write it as "
+            "s3://bucket/path"
         )
     root, key = match["root"], match["key"]
     wildcard = re.search(r"[*?\[]", key)
@@ -102,7 +103,7 @@ def find_remote_files(source_name: str, path: str, suffixes: tuple[str, ...]) ->
     except (BaseError, OSError, ValueError) as error:
         raise UsageError(
             f"source {source_name!r}: {path!r} cannot be listed "
-            f"({describe_object_store_error(error)}); correct the path of the source, or check the "
+            f"({describe_object_store_error(error)}); correct the source path, or check the "
             "permissions, the credentials and the network"
         ) from redact_object_store_error(error)
     if wildcard:
@@ -111,7 +112,7 @@ def find_remote_files(source_name: str, path: str, suffixes: tuple[str, ...]) ->
         except re.error as error:  # such as [z-a]
             raise UsageError(
                 f"source {source_name!r}: {path!r} is not a valid pattern ({error}); correct the "
-                "path of the source"
+                "source path"
             ) from error
         file_by_name = {
             name: file for name, file in file_by_name.items() if pattern.fullmatch(name)
@@ -140,7 +141,7 @@ def find_remote_files(source_name: str, path: str, suffixes: tuple[str, ...]) ->
         )
         raise UsageError(
             f"source {source_name!r}: {problem} {path!r}{f' ({unread})' if unread else ''}; "
-            "correct the path of the source"
+            "correct the source path"
         )
     return RemoteFiles(read_files, unread_files)
 
@@ -200,7 +201,7 @@ def download_temporarily(uri: str, version_tag: str, folder: Path | None) -> Ite
         except BaseError as error:
             raise HallmarkError(
                 f"{uri} cannot be read ({describe_object_store_error(error)}); check the "
-                "permissions, the credentials and the network, then run again: files that were "
+                "permissions, the credentials and the network, then run again; files that were "
                 "already read are not read again"
             ) from redact_object_store_error(error)
         yield path

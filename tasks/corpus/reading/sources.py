@@ -119,36 +119,30 @@ class Source(StageConfig):
     """Configure where documents come from."""
 
     name: PathSafeName = Field(
-        description="name of the source, as shown in all tables and figures; the ids of its "
-        "documents (doc_id) depend on it"
+        description="source name, as shown in all tables and figures; the document ids (doc_id) "
+        "depend on the name"
     )
 
     licence: str | None = Field(
-        None, description="licence or terms of use of the texts from the source"
+        None, description="licence or terms of use for documents from the source"
     )
     origin: str | None = Field(
-        None, description="publisher of the source, and the place where the source was obtained"
+        None, description="publisher of the source, and where the source was obtained"
     )
-    collected_from: date | None = Field(
-        None, description="first day of the period in which the texts were collected"
-    )
-    collected_to: date | None = Field(
-        None, description="last day of the period in which the texts were collected"
-    )
+    collected_from: date | None = Field(None, description="first day of the collection period")
+    collected_to: date | None = Field(None, description="last day of the collection period")
 
     document_share: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="share of the documents to use; documents are selected by a hash of their ids; "
-        "if the source has several parts, the share applies to each part",
+        description="share of documents to use, selected by a hash of their ids; if the source "
+        "has several parts, the share applies to each part",
     )
     max_documents: int | None = Field(
         None,
         ge=1,
-        description=(
-            "maximum number of documents to use; documents are selected by a hash of their ids"
-        ),
+        description="maximum number of documents to use, selected by a hash of their ids",
     )
 
     #: Data files of the project that its reader needs, for the fingerprint of ingest.
@@ -219,7 +213,7 @@ class FileSource(Source):
 
     path: Annotated[str, ExternalMarker(list_endings=list_corpus_suffixes)] = Field(
         min_length=1,
-        description="path of a file or folder, or pattern of paths, on this machine or in an "
+        description="path to a file or folder, or a path pattern, on this machine or in an "
         "object store, such as s3://bucket/folder/*.jsonl.gz",
     )
 
@@ -273,29 +267,27 @@ MetadataName = Annotated[str, Field(pattern=METADATA_NAME_PATTERN)]
 class RecordFields(StageConfig):
     """Configure which fields (columns) of a record to read."""
 
-    text_field: str = Field(
-        "text", description="name of the field that contains the text of the document"
-    )
+    text_field: str = Field("text", description="name of the field that contains the document text")
     key_field: str | None = Field(
         None,
-        description="name of the field that contains a permanent key for the document; without a "
-        "key, the doc_id is computed from the text",
+        description="name of the field that contains a permanent document key; without a key, "
+        "the doc_id is computed from the text",
     )
     url_field: str | None = Field(
-        None, description="name of the field that contains the URL of the document"
+        None, description="name of the field that contains the document's URL"
     )
     date_field: str | None = Field(
         None,
-        description="name of the field that contains the date of the document: an ISO 8601 date, "
-        "or a time with a time zone",
+        description="name of the field that contains the document's date: an ISO 8601 date, or a "
+        "time with a time zone",
     )
     metadata_fields: dict[MetadataName, str] = Field(
         default={},
         max_length=MAX_METADATA_FIELDS,
-        description="additional fields to store as metadata of the documents: a table that "
-        "maps the name in the corpus to the name in the source, such as "
+        description="additional fields to store as document metadata: a table that maps names "
+        "in the corpus to names in the source, such as "
         '{ licence = "license", author = "by" }. The name `licence` is '
-        "reserved for the licence of a document",
+        "reserved for the document licence",
     )
 
     def list_columns(self) -> list[str]:
@@ -365,8 +357,8 @@ def find_source_files(source_name: str, path: str, suffixes: tuple[str, ...]) ->
             source_files = _sort_out_files(paths, base_folder, None)
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"source {source_name!r}: {path!r} cannot be read ({error}); correct the path of the "
-            "source, or make the path readable"
+            f"source {source_name!r}: {path!r} cannot be read ({error}); correct the source path, "
+            "or make the path readable"
         ) from error
     if not source_files.path_by_name:
         problem = "no file exists"
@@ -376,8 +368,9 @@ def find_source_files(source_name: str, path: str, suffixes: tuple[str, ...]) ->
             problem = f"there is no file ending in {' or '.join(suffixes)}"
         unread = describe_unread_files(source_files.unread_files)
         raise UsageError(
-            f"source {source_name!r}: {problem} at {path!r}{explain_relative_path(path)}"
-            f"{f' ({unread})' if unread else ''}; correct the path of the source"
+            f"source {source_name!r}: {problem} at "
+            f"{path!r}{explain_relative_path(path)}{f' ({unread})' if unread else ''}; correct "
+            "the source path"
         )
     for file_path in source_files.path_by_name.values():
         check_external_path(file_path, f"source {source_name!r}")

@@ -43,15 +43,13 @@ class TownSource(CustomSource):
 
     kind: Literal["town"]
     name: PathSafeName = Field(
-        "town", description="name of the source; the ids of its documents (doc_id) depend on it"
+        "town", description="source name; the document ids (doc_id) depend on the name"
     )
     documents: int = Field(
         5000, ge=1, le=10_000_000, description="number of documents, including copies"
     )
-    seed: Seed = Field(0, description="seed of the documents' content")
-    rates: TownRates = Field(
-        TownRates(), description="share of documents in which each feature occurs"
-    )
+    seed: Seed = Field(0, description="random seed for the content of the documents")
+    rates: TownRates = Field(TownRates(), description="share of documents with each feature")
 
     data_files = TOWN_DATA_FILES
 

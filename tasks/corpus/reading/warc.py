@@ -85,8 +85,8 @@ class WarcSource(FileSource):
     suffixes = (".warc", ".wet")
     key_field: str | None = Field(
         None,
-        description="name of the WARC header that contains a permanent key for the document, such "
-        "as WARC-Record-ID",
+        description="name of the WARC header that contains a permanent document key, such as "
+        "WARC-Record-ID",
     )
     main_content: bool = Field(
         True,

@@ -61,8 +61,8 @@ class TownRates(StageConfig):
     )
     opinions: Share = Field(
         0.4,
-        description="share of documents that state an opinion about a people, among the documents "
-        "that mention a people",
+        description="share of documents that express an opinion about a people, among the "
+        "documents that mention a people",
     )
     negative_opinions: Share = Field(
         0.4, description="share of negative opinions among all opinions"
@@ -77,15 +77,15 @@ class TownRates(StageConfig):
     )
     women_by_occupation: dict[str, Share] = Field(
         default={},
-        description="share of women in individual occupations; overrides the default share of the "
-        "occupation",
+        description="share of women in individual occupations; overrides the occupation's "
+        "default share",
     )
     rude_speech: Share = Field(0.08, description="share of documents with rude sentences")
     disguised_rude_speech: Share = Field(
         0,
-        description="share of documents with rude speech that evades filters, among the documents "
-        "with rude sentences: these are in full-width, mathematical or look-alike letters, or the "
-        "document begins with a menu, addresses or digits",
+        description="share of documents with rude speech that evades filters, among the "
+        "documents with rude sentences. The rude sentences are in full-width, mathematical or "
+        "look-alike letters, or the document begins with a menu, addresses or digits",
     )
     rude_lookalikes: Share = Field(
         0.03, description="share of documents with harmless words that resemble rude words"
@@ -96,7 +96,7 @@ class TownRates(StageConfig):
         0.02, description="share of documents with a passage that sounds unsafe but is harmless"
     )
     exact_copies: Share = Field(0.03, description="share of exact copies among all documents")
-    near_copies: Share = Field(0.06, description="share of near copies among all documents")
+    near_copies: Share = Field(0.06, description="share of near-duplicates among all documents")
 
     @field_validator("negative_opinions_by_group")
     @classmethod

@@ -133,9 +133,7 @@ def _parse_rule_line(line_text: str) -> RuleLine:
         end = match.end()
     remainder = line_text[end:]
     if "{" in remainder or "}" in remainder:
-        raise ValueError(
-            f"a slot in the line {line_text!r} of a rule is invalid; correct the braces"
-        )
+        raise ValueError(f"a slot in line {line_text!r} of a rule is invalid; correct the braces")
     return tuple(part for part in (*parts, AnnotatedText(remainder)) if part != AnnotatedText(""))
 
 

@@ -35,15 +35,15 @@ class CascadeConfig(StageConfig):
         default=0.1,
         gt=0,
         le=1,
-        description="cheap scorer's score below which a window counts as harmless; documents that "
-        "contain only such windows are cleared, that is, the main scorer does not score them",
+        description="cheap scorer's score below which a window is treated as harmless; documents "
+        "that contain only harmless windows are cleared, that is, not scored by the main scorer",
     )
     toxicity_threshold: float = Field(
         default=0.8,
         gt=0,
         le=1,
-        description="minimum score from the main scorer at which a document counts as toxic; rules "
-        "for the signal `toxicity` must use the same threshold",
+        description="minimum score from the main scorer for a document to be treated as toxic; "
+        "rules for the signal `toxicity` must use the same threshold",
     )
     min_recall: float = Field(
         default=0.9,
@@ -57,7 +57,7 @@ class CascadeConfig(StageConfig):
         default=0.95,
         ge=0.5,
         lt=1,
-        description="confidence level of the one-sided lower bound of the recall",
+        description="confidence level of the one-sided lower bound on recall",
     )
     sample_size: int = Field(
         default=2000,
@@ -65,7 +65,7 @@ class CascadeConfig(StageConfig):
         description="number of documents in the sample that both scorers score to measure the "
         "recall",
     )
-    seed: Seed = Field(default=0, description="seed of the sample")
+    seed: Seed = Field(default=0, description="random seed for the sample")
 
 
 CASCADE_TABLE = table_schema(
@@ -103,7 +103,7 @@ CASCADE_TABLE = table_schema(
         "recall_lower_bound",
         pa.float64(),
         "figure",
-        "one-sided lower confidence bound of the recall (Clopper & Pearson 1934)",
+        "one-sided lower confidence bound on recall (Clopper & Pearson 1934)",
         unit="share",
     ),
     column(
@@ -113,7 +113,7 @@ CASCADE_TABLE = table_schema(
         "min_recall",
         pa.float64(),
         "figure",
-        "minimum that the config requires for the lower bound of the recall",
+        "minimum lower bound on recall required by the config",
         unit="share",
     ),
     column(
@@ -127,7 +127,7 @@ CASCADE_TABLE = table_schema(
         "toxicity_threshold",
         pa.float64(),
         "figure",
-        "minimum score from the main scorer at which a document counts as toxic",
+        "minimum score from the main scorer for a document to be treated as toxic",
         unit="score",
     ),
     column(
@@ -140,14 +140,14 @@ CASCADE_TABLE = table_schema(
 )
 
 SAMPLE_TABLE = table_schema(
-    "Documents in the sample that is used to measure the recall of the cascade, with the scores "
-    "from both scorers.",
+    "Documents in the sample used to measure the cascade's recall, with the scores from both "
+    "scorers.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column(
         "cheap_score",
         pa.float32(),
         "figure",
-        "highest score that the cheap scorer gave to a window of the document; null if the "
+        "highest score that the cheap scorer assigned to a window of the document; null if the "
         "document was not scored or the scorer failed",
         unit="score",
     ),
@@ -155,8 +155,8 @@ SAMPLE_TABLE = table_schema(
         "toxicity",
         pa.float32(),
         "figure",
-        "highest score that the main scorer gave to a window of the document; null if the document "
-        "was not scored or the scorer failed",
+        "highest score that the main scorer assigned to a window of the document; null if the "
+        "document was not scored or the scorer failed",
         unit="score",
     ),
     column(

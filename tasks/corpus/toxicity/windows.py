@@ -53,7 +53,7 @@ WINDOW_SCORES = table_schema(
         "char_start",
         pa.int64(),
         "figure",
-        "character offset of the start of the window in the text",
+        "start of the window, as a character offset in the text",
         unit="characters",
     ),
     column("char_end", pa.int64(), "figure", "end of the window", unit="characters"),

@@ -117,10 +117,10 @@ def test_of_an_artifact_only_what_is_read_counts(session):
         HallmarkError, match=r"^this stage does not declare that it reads the 'ledger' table of"
     ):
         kept["ledger"]
-    with pytest.raises(HallmarkError, match=r"no table 'other'; its tables: documents$"):
+    with pytest.raises(HallmarkError, match=r"no table 'other'; its tables are documents$"):
         kept["other"]
     number = keep_number(CountConfig())
-    with pytest.raises(HallmarkError, match=r"no table 'x'; its tables: none$"):
+    with pytest.raises(HallmarkError, match=r"no table 'x'; its tables are none$"):
         number["x"]
     assert number.select_contents(["x"]).manifest["files"] == {} and number.manifest["files"]
     by_pattern = number.select_contents(["*.txt"])
@@ -134,10 +134,10 @@ def test_files_are_found_by_name_and_all_lie_in_one_folder(session, tmp_path):
     number = keep_number(CountConfig())
     assert number.fetch_file("number.txt").read_text() == "7"
     assert number.fetch_directory() == number.fetch_file("number.txt").parent
-    with pytest.raises(HallmarkError, match=r"has no file 'x'; its files: number.txt$"):
+    with pytest.raises(HallmarkError, match=r"has no file 'x'; its files are number.txt$"):
         number.fetch_file("x")
     counted = count(make(MakeConfig(documents=2)), CountConfig())
-    with pytest.raises(HallmarkError, match=r"has no file 'x'; its files: none$"):
+    with pytest.raises(HallmarkError, match=r"has no file 'x'; its files are none$"):
         counted.fetch_file("x")
     with pytest.raises(HallmarkError, match="has no files"):
         counted.fetch_directory()

@@ -180,14 +180,14 @@ def test_a_circle_of_records_is_refused(tmp_path):
         ({"counts_as": NEWER}, "its two versions must differ in the patch number only"),
         ({"counts_as": "../../etc"}, "counts_as: string should match pattern"),
         ({"counts_as": 26}, "counts_as: input should be a valid string"),
-        ({"library": "numpy"}, "it is the record of another version"),
+        ({"library": "numpy"}, "it is the record for another version"),
         ({"library": "pyarrow\x1b[31m"}, "library: string should match pattern"),
         ({"runs": [compare("a"), compare("b\nc")]}, "run: string should match pattern"),
         ({"runs": [compare("a"), compare("b" * 10**6)]}, "run: string should have at most 200"),
         ({"declared": "yesterday"}, "declared: invalid isoformat string"),
         ({"runs": []}, "runs: list should have at least 2 items"),
         ({"runs": [compare("a")]}, "at least 2 items"),
-        ({"runs": [compare("a"), compare("a")]}, "it must name 2 different runs"),
+        ({"runs": [compare("a"), compare("a")]}, "it must list 2 different runs"),
         ({"runs": [compare("a"), compare("b", {})]}, "at least 1 item"),
         ({"runs": [compare("a"), compare("b", {"drop/0": "0"})]}, "that have the same stage"),
         (
@@ -211,7 +211,7 @@ def test_a_damaged_record_is_refused_with_its_place_and_the_remedy(tmp_path, cha
     sentence = str(raised.value)
     assert sentence.startswith(f"{store.root_folder}/{record.key} is damaged (")
     assert problem in sentence and sentence.isprintable() and len(sentence) < 700
-    assert sentence.endswith("the stages that use the library are computed again")
+    assert sentence.endswith("recompute the stages that use the library")
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"{" * 10_000, b"null"])

@@ -44,7 +44,7 @@ def test_what_is_no_file_of_the_store_is_not_read(store, kind):
     path = store.root_folder / "runs" / "a"
     path.parent.mkdir(parents=True)
     HOSTILE_FILES[kind](path)
-    sentence = r"runs/a (is|leads) .*; (remove it|remove the link), then run again"
+    sentence = r"runs/a (is|points) .*; (remove it|remove the link), then run again"
     for read in (
         store.get,
         store.read_modification_time,
@@ -65,7 +65,9 @@ def test_a_folder_of_the_store_that_is_a_link_is_neither_read_nor_changed(store,
         lambda: store.create_if_absent("runs/b", b"x"),
         lambda: store.delete(["runs/a"]),
     ):
-        with pytest.raises(HallmarkError, match=r"runs/\w leads out of the store; remove the link"):
+        with pytest.raises(
+            HallmarkError, match=(r"runs/\w points outside the store; remove the link")
+        ):
             change()
     assert os.listdir(tmp_path / "outside") == ["a"]
 

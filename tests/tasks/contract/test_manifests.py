@@ -66,8 +66,8 @@ PART = (*TABLE, "parts", 0)
         (replace(5, "parts", "parent"), "parts.parent: input should be a valid string"),
         (replace("0" * 64, "parts", "parent"), "parts.key: field required"),
         (replace([], "lineage"), "lineage: input should be a valid dictionary"),
-        (replace(5, "lineage", "a"), "lineage: a must be the name of an artifact"),
-        (replace([[{"b": "../x"}]], "lineage", "a"), "lineage: a.0.0.b must be the name"),
+        (replace(5, "lineage", "a"), "lineage: a must be an artifact name"),
+        (replace([[{"b": "../x"}]], "lineage", "a"), "lineage: a.0.0.b must be an artifact name"),
         (replace("x", "lineage", "\n\x1b" + "x" * 1000), r"lineage: \\n\\x1bx+\.\.\. must be"),
         (replace("1", *PART, "size"), r"tables.documents.parts.0.size: input should be a valid in"),
         (replace(True, *PART, "size"), r"tables.documents.parts.0.size: input should be a valid "),
@@ -78,7 +78,7 @@ PART = (*TABLE, "parts", 0)
         (replace([["a", "b", 1, 2, 3, "z"]], *PART, "counts"), "tables.documents.parts.0.counts.0"),
         (replace([], *TABLE, "parts"), "tables.documents.parts: list should have at least 1 item"),
         (replace([1, 1], *TABLE, "pieces"), "tables.documents.pieces: their sum is not"),
-        (replace(7, *TABLE, "rows"), "tables.documents.rows: it is not the sum"),
+        (replace(7, *TABLE, "rows"), "tables.documents.rows: it is not the total"),
         (replace("0", *TABLE, "sha256"), "tables.documents.sha256: it is not the digest"),
         (replace("0", "content"), "content: it is not the digest of the tables and files"),
         (replace({"x": {}}, "files"), "files.x.name: field required"),
@@ -116,7 +116,9 @@ def test_a_lineage_that_names_the_artifact_itself_is_refused(manifest):
     own_name = f"make/{manifest['fingerprint'][:16]}"
     for name in (own_name, f"{own_name}#documents"):
         manifest["lineage"] = {"a": [name]}
-        with pytest.raises(HallmarkError, match=r"\(lineage.a.0: it names the artifact itself\)"):
+        with pytest.raises(
+            HallmarkError, match=(r"\(lineage.a.0: it refers to the artifact itself\)")
+        ):
             parse(manifest)
 
 

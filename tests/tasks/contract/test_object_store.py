@@ -81,7 +81,7 @@ def test_a_folder_of_something_else_is_not_read_as_a_store(tmp_path, entries, is
     if is_store:
         Store(tmp_path / "folder", create_missing=False)
     else:
-        with pytest.raises(UsageError, match="is not a store: it has other files"):
+        with pytest.raises(UsageError, match="is not a store: it contains files"):
             Store(tmp_path / "folder", create_missing=False)
         Store(tmp_path / "folder")  # a run may create a store in it
     assert sorted(tmp_path.rglob("*")) == before
@@ -90,9 +90,7 @@ def test_a_folder_of_something_else_is_not_read_as_a_store(tmp_path, entries, is
 @pytest.mark.parametrize("address", ["http://x.invalid/", "https://x.invalid/a", "memory:///a"])
 @pytest.mark.parametrize("create", [False, True])
 def test_an_address_that_cannot_be_a_store_is_refused(address, create):
-    with pytest.raises(
-        UsageError, match="is not the address of a store; specify a folder or the URI"
-    ):
+    with pytest.raises(UsageError, match="is not a store address; specify a folder or the URI"):
         Store(address, create_missing=create)
 
 

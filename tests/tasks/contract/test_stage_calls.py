@@ -114,17 +114,15 @@ def test_inputs_are_tables_artifacts_and_groups(session):
 def test_wrong_number_or_type_of_inputs_is_a_type_error(session):
     raw = make(MakeConfig(documents=1))
     with pytest.raises(
-        TypeError, match="stage count: too many positional arguments; its inputs: documents"
+        TypeError, match="stage count: too many positional arguments; its inputs are documents"
     ):
         count(raw, raw, CountConfig())
     with pytest.raises(
         TypeError,
-        match="stage count: missing a required argument: 'documents'; its inputs: documents",
+        match="stage count: missing a required argument: 'documents'; its inputs are documents",
     ):
         count(CountConfig())
-    with pytest.raises(
-        TypeError, match="an input of a stage must be a table or an artifact, not int"
-    ):
+    with pytest.raises(TypeError, match="a stage input must be a table or an artifact, not int"):
         count(7, CountConfig())
 
 

@@ -83,7 +83,7 @@ def test_a_damaged_format_is_refused_with_its_place_and_the_remedy(tmp_path, con
     sentence = str(raised.value)
     assert sentence.startswith(f"{store.root_folder}/store-format.json is damaged (")
     assert problem in sentence
-    assert sentence.endswith("has written to the store, remove the file")
+    assert sentence.endswith("if no newer version of Hallmark has written to the store")
     assert len(sentence) < 700 and "\n" not in sentence
 
 

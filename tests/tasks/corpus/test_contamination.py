@@ -273,7 +273,7 @@ def test_a_set_of_short_items_is_warned_of(tmp_path, caplog):
     assert caplog.messages == [
         "contamination: none of the 2 items in the evaluation set 'mc' is searched for, because "
         "each has fewer than 13 words, or only short choices and a question of fewer than four "
-        "words; add the field of the question to 'text_fields', or lower contamination.ngram_size"
+        "words; add the question field to 'text_fields', or lower contamination.ngram_size"
     ]
     caplog.clear()
     check_evaluation_sets(config.model_copy(update={"ngram_size": 4}))

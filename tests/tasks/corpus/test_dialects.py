@@ -50,8 +50,8 @@ def write_rows(rows, **settings):
         ("cr", "delimiter ',', quotes '\"' doubled, line endings CR, with header"),
         (
             "sep",
-            "delimiter ',', quotes '\"' doubled, line endings LF, first line names the delimiter, "
-            "with header",
+            "delimiter ',', quotes '\"' doubled, line endings LF, first line specifies the "
+            "delimiter, with header",
         ),
         (
             "bslash",

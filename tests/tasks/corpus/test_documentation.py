@@ -67,7 +67,7 @@ def test_missing_or_unrecorded_packages_are_refused(monkeypatch):
     with pytest.raises(UsageError, match=r"'no-such-package' .* is not installed"):
         find_paths_by_document_name("no-such-package")
     monkeypatch.setattr(type(distribution("click")), "files", None)
-    with pytest.raises(UsageError, match=r"'click' .* has no list of its files"):
+    with pytest.raises(UsageError, match=r"'click' .* has no file list"):
         find_paths_by_document_name("click")
 
 

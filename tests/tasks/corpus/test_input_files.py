@@ -171,8 +171,7 @@ def test_the_error_of_a_failed_listing_is_one_line_with_the_cause(bucket, uri):
     cause = get_short_error_line(raised.value.__cause__)
     message = str(raised.value)
     assert (
-        f" cannot be listed ({cause}); correct the path of the source" in message
-        and "\n" not in message
+        f" cannot be listed ({cause}); correct the source path" in message and "\n" not in message
     )
 
 

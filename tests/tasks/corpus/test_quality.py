@@ -291,8 +291,8 @@ def test_a_document_that_needs_too_much_memory_fails_alone(session, monkeypatch,
     assert sorted(word_counts, key=lambda n: n or 0) == [None, 3, 3]
     (message,) = [record.getMessage() for record in caplog.records]
     assert "failed on 1 of 3 documents" in message
-    assert "too little memory: computing the signals of this document with 750,000" in message
-    assert "characters needs 0.1 GB" in message
+    assert "too little memory: computing the quality signals of this document (750,000" in message
+    assert "characters) needs 0.1 GB" in message
     assert "lower ingest.max_document_bytes" in message
     assert artifact.manifest["determinism"] == "machine"
     assert measure_quality(given(texts[:1]), QualityConfig()).manifest["determinism"] == "exact"

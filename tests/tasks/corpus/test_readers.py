@@ -346,7 +346,7 @@ def test_bad_csv_rows_affect_no_others(write):
         ("1", 'quoted, with "quotes" and\r\na second line', "line 2"),
         ("7", "nul\0 and it's 5\" wide", "line 10"),
     ]
-    wrong_count = "the number of fields in the row differs from that in the header"
+    wrong_count = "the row and the header have different numbers of fields"
     assert errors == [
         ("line 4", wrong_count),
         ("line 5", wrong_count),
@@ -412,7 +412,7 @@ def test_fields_over_many_lines_are_not_taken_for_stray_quotes(write):
     documents, errors, _ = read_checked(write("a.csv", buffer.getvalue().encode()), "csv")
     assert get_texts(documents) == [poem, prose, 'a "quoted"\nword']
     assert [error for _, error in errors] == [
-        "the number of fields in the row differs from that in the header"
+        "the row and the header have different numbers of fields"
     ]
 
 
@@ -460,7 +460,7 @@ def test_tsv_has_no_quotes(write):
         ("6", "", "line 8"),
         ("8", "last", "line 10"),
     ]
-    wrong_count = "the number of fields in the row differs from that in the header"
+    wrong_count = "the row and the header have different numbers of fields"
     assert errors == [
         ("line 5", wrong_count),
         ("line 6", wrong_count),

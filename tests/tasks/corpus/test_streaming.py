@@ -192,7 +192,7 @@ def test_the_error_of_a_broken_stream_says_whether_rows_are_kept(tmp_path, monke
         lambda *arguments: UnsteadyDataset(open_data_file(*arguments), remaining_errors),
     )
     advice = (
-        "the rows read so far are kept: run again to continue with the next row"
+        r"run again to continue with the next row \(the rows read so far are kept\)"
         if keeps_rows
         else "run again"
     )

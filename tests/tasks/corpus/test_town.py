@@ -366,7 +366,7 @@ def test_a_grammar_is_parsed_with_its_slots():
             RuleSlot("EMAIL", is_personal=True),
         ),
     ]
-    with pytest.raises(ValueError, match=r"slot in the line .* of a rule is invalid"):
+    with pytest.raises(ValueError, match=r"slot in line .* of a rule is invalid"):
         parse_lines_by_rule("== a\nx {b c}")
 
 

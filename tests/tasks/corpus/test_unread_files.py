@@ -96,8 +96,8 @@ def test_each_file_that_is_not_read_has_a_reason(tmp_path, session, caplog):
     (message,) = [record.getMessage() for record in caplog.records]
     assert message == (
         "source 's': 13 files are not read: '.f.jsonl': hidden file; '.git': files in a hidden "
-        "folder with extensions that the source does not read; 'README': no extension; and 9 more; "
-        "the table unread_files of the ingest stage lists them"
+        "folder with extensions that the source does not read; 'README': no extension; and 9 "
+        "more; see the unread_files table of the ingest stage"
     )
 
 
@@ -156,8 +156,8 @@ def test_an_error_about_a_folder_without_corpus_files_names_its_files(tmp_path):
     with pytest.raises(UsageError) as raised:
         find_source_files("s", str(tmp_path), (".jsonl",))
     assert str(raised.value) == (
-        f"source 's': there is no file ending in .jsonl at {str(tmp_path)!r} (1 file is not "
-        "read: 'a.docx': unknown extension .docx); correct the path of the source"
+        f"source 's': there is no file ending in .jsonl at {str(tmp_path)!r} (1 file is not read: "
+        "'a.docx': unknown extension .docx); correct the source path"
     )
 
 
@@ -266,7 +266,7 @@ def test_a_pointer_of_git_lfs_is_no_document(tmp_path, kind, name):
             find_source_files("s", str(path), suffixes)
         assert str(raised.value) == (
             f"source 's': no file can be read at {str(path)!r} (1 file is not read: {name!r}: "
-            f"{POINTER_REASON}); correct the path of the source"
+            f"{POINTER_REASON}); correct the source path"
         )
 
 

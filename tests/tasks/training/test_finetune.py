@@ -318,7 +318,7 @@ def test_long_pairs_and_unseen_labels_are_counted(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("text", "task", "architecture", "message", "code"),
     [
-        ("source,target\n", {"kind": "pairs"}, "decoder", "the split 'train' .* is empty", 1),
+        ("source,target\n", {"kind": "pairs"}, "decoder", "the 'train' split .* is empty", 1),
         ("source,target\na,\n", {"kind": "pairs"}, "decoder", r"row 1 of d\.csv: no target", 1),
         (
             "source\na\n",
@@ -411,7 +411,7 @@ def test_a_decoder_without_a_training_objective_is_rejected(tmp_path, labelled_w
         ({"train": {"objective": "causal"}}, "'objective' is determined by the task"),
         ({"train": {"sample_count": 3}}, "'sample_count' is determined by the task"),
         ({"train": {"hosts": 2, "rendezvous": "a:1"}}, "fine-tuning runs on one host; remove"),
-        ({"trained_weights": "head"}, "set 'trained_weights' to 'all' for the task 'pairs'"),
+        ({"trained_weights": "head"}, "set 'trained_weights' to 'all' for the 'pairs' task"),
         (
             {"data": {"path": "x", "test_share": 0.6, "validation_share": 0.4}},
             "no rows remain for training",

@@ -376,7 +376,7 @@ def test_training_continues_from_a_checkpoint_with_its_tokenizer(
         continued = pretrain(packed, start, corpus, None, start, continued_config)
         with pytest.raises(
             HallmarkError,
-            match=r"pack\.context is 16, but in the checkpoint from which training starts it is 32",
+            match=r"pack\.context is 16, but is 32 in the checkpoint from which training starts",
         ):
             pretrain(
                 pack(corpus, start, PackConfig(context=16)),
@@ -389,8 +389,7 @@ def test_training_continues_from_a_checkpoint_with_its_tokenizer(
         other = PretrainConfig(model=ModelConfig(d_model=64), train=continued_config.train)
         with pytest.raises(
             HallmarkError,
-            match=r"model\.d_model is 64, but in the checkpoint from which training starts "
-            r"it is 32",
+            match=r"model\.d_model is 64, but is 32 in the checkpoint from which training starts",
         ):
             pretrain(packed, start, corpus, None, start, other)
     first = continued["log"].read()["loss"].to_pylist()[0]

@@ -224,7 +224,7 @@ def test_only_unplanted_training_documents_determine_the_tokenizer(tmp_path: Pat
 def test_an_empty_train_split_is_an_error(tmp_path: Path) -> None:
     with open_session(Session(Store(tmp_path))):
         corpus = corpus_of([("web", "validation", "some text")])
-        with pytest.raises(HallmarkError, match="'train' has no documents"):
+        with pytest.raises(HallmarkError, match="'train' split has no documents"):
             train_tokenizer(corpus, None, CONFIG)
 
 
