@@ -72,7 +72,7 @@ def _find_missing_part(listing: CheckpointListing) -> str | None:
             if listing.pickled_weights:
                 return (
                     f"its weights are only in {escape_name(listing.pickled_weights[0])}, a file "
-                    f"that can run code when it is loaded; save them as {WEIGHTS_FILE}"
+                    f"that can execute code when loaded; save them as {WEIGHTS_FILE}"
                 )
             return f"it has neither {WEIGHTS_FILE} nor {WEIGHTS_INDEX_FILE}"
     if not isinstance(weights, str):

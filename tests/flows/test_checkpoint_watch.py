@@ -182,8 +182,8 @@ def header(text, length=None):
         ),
         (
             only_pickle,
-            "its weights are only in pytorch_model.bin, a file that can run code when it is "
-            "loaded; save them as model.safetensors",
+            "its weights are only in pytorch_model.bin, a file that can execute code when loaded; "
+            "save them as model.safetensors",
         ),
         (remove("tokenizer.json"), "it has no tokenizer"),
         (

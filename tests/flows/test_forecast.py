@@ -351,8 +351,7 @@ def test_quarantined_records_are_counted_before_and_after_the_run(absent, tmp_pa
     assert source["first_quarantined"].startswith("letters.jsonl, line 3: ")
     text = render_forecast(report)
     assert (
-        "unreadable records, which the run will quarantine: 2; the first is letters.jsonl, line 3: "
-        in text
+        "unreadable records that the run will quarantine: 2 (first: letters.jsonl, line 3: " in text
     )
     store = tmp_path / "store"
     settings = load_config(config)

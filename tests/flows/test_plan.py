@@ -179,7 +179,7 @@ def test_the_text_of_a_plan_names_runs_extrapolation_and_limits(measured):
         assert run["run"] in text
     assert "1,000,000,000,000 training tokens on 64 hosts with 2 workers each" in text
     assert "the plan extrapolates by a factor of " in text
-    assert "more hosts do not shorten this part" in text
+    assert "in a single process that more hosts do not speed up" in text
     assert "run the config on at least 1 GB of text: hallmark run " in text
     assert "mapper is processes, which uses one host; set mapper to ray to use 64 hosts" in text
     assert "the time of deduplicate_near may not grow in proportion" in text

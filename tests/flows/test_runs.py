@@ -182,7 +182,7 @@ def test_a_replay_names_a_missing_artifact_before_it_starts(store):
 def test_a_flow_that_cannot_be_replayed_is_refused_before_a_store_is_created(store, tmp_path, flow):
     store.put("runs/b/run.json", damaged(store, flow=flow))
     with pytest.raises(
-        UsageError, match=rf"run b was started by the flow '{flow}'.*hallmark status b"
+        UsageError, match=rf"run b was started by the '{flow}' flow.*hallmark status b"
     ):
         replay_run(open_run("b", store), str(tmp_path / "fresh"))
     assert not (tmp_path / "fresh").exists()

@@ -258,7 +258,7 @@ def test_an_unknown_audit_fails_with_its_sentence(server, monkeypatch, tmp_path)
 def test_serve_explains_how_to_start_a_server(smoke, monkeypatch):
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     done = smoke("serve", "smoke", code=1)
-    assert "no Prefect server answers" in done.stderr
+    assert "no Prefect server responds" in done.stderr
     assert "prefect server start" in done.stderr
 
 

@@ -146,7 +146,7 @@ def test_a_store_with_another_secret_keeps_it(source, target):
     own_secret = target.secret
     report = copy_runs(source, target, ["latest"])
     assert report.has_other_secret and target.secret == own_secret
-    assert "has another secret than" in render_copy(asdict(report))
+    assert "have different secrets" in render_copy(asdict(report))
 
 
 def test_equal_versions_arrive_with_the_artifacts_that_depend_on_them(
@@ -161,7 +161,8 @@ def test_equal_versions_arrive_with_the_artifacts_that_depend_on_them(
     execute_small_run(source, 31)
     report = copy_runs(source, target, ["latest"])
     assert report.equivalent_versions == [str(record)]
-    assert f"now also equal in {target.uri}: {record}" in render_copy(asdict(report))
+    output = render_copy(asdict(report))
+    assert f"now also treated as equivalent in {target.uri}: {record}" in output
     assert target.get(record.key) == source.get(record.key)
     again = execute_small_run(target, 31)
     assert all(entry["cached"] for entry in again.stages.values())
@@ -414,7 +415,8 @@ def test_an_input_outside_the_store_is_named(source, target):
     change_manifest(source, "make", lambda m: m.update(lineage={"x": "folder/0123456789abcdef"}))
     report = copy_runs(source, target, [run.id])
     assert report.missing_inputs == ["folder/0123456789abcdef"]
-    assert "does not have them: folder/0123456789abcdef" in render_copy(asdict(report))
+    output = render_copy(asdict(report))
+    assert f"they are missing from {source.uri}: folder/0123456789abcdef" in output
 
 
 def test_a_damaged_file_of_the_source_is_not_sent(source, target):

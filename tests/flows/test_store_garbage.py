@@ -167,7 +167,7 @@ def test_a_damaged_run_or_artifact_keeps_everything_committed(folder_store, caps
         with pytest.raises(SystemExit) as ended:
             gc(store=str(folder_store.root_folder))
         assert ended.value.code == 1
-        assert "because it is unknown what damaged runs" in capsys.readouterr().out
+        assert "because damaged runs and artifacts may" in capsys.readouterr().out
         path.write_bytes(content)
     assert list_garbage(collect_garbage(folder_store, delete=True)) == {("artifact", orphan)}
 

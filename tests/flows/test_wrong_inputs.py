@@ -151,7 +151,7 @@ WRONG_INPUTS = [
     (["status", "20260101"], "has no run named '20260101'; the store has no runs; start one"),
     (["findings"], "has no audit yet; run: hallmark audit CHECKPOINT"),
     (["compare", "a", "b"], "there is no checkpoint 'a'; specify a folder, RUN, RUN@STEP"),
-    (["compare"], "there is nothing to compare; specify two checkpoints"),
+    (["compare"], "nothing to compare; specify two checkpoints"),
     (["trace", "latest", "zz"], "'zz' is neither a doc_id (32 hexadecimal digits"),
     (["trace", "latest", "bias"], "'bias' is an audit, not a finding; specify one of its findings"),
     (["trace", "latest", "0" * 32], "has the stage ingest yet; start one with: hallmark run"),
@@ -161,7 +161,7 @@ WRONG_INPUTS = [
     (["audit", "plain"], "plain: this is a file; specify the folder of a checkpoint"),
     (["audit", "checkpoint/zzz"], "has no checkpoint 'checkpoint/zzz'; specify a checkpoint"),
     (["prove", "latest", "--extra-seeds", "-1"], "has trained and audited a model yet; start"),
-    (["generate", "latest", " "], "the prompt is empty; specify the beginning of a text"),
+    (["generate", "latest", " "], "the prompt is empty; specify some text"),
     (["generate", "model", "x", "--max-new-tokens", "-1"], "--max-new-tokens is -1; it must be"),
 ]
 
