@@ -148,9 +148,9 @@ def test_a_too_long_warmup_is_refused_with_a_suggestion():
         (["pretrain.train.objective=mlm"], "set both to the same value"),
         (
             ["pretrain.train.objective=mlm", "train_tokenizer.objective=mlm"],
-            "needs the architecture encoder, but pretrain.model.architecture is decoder",
+            "requires the encoder architecture, but pretrain.model.architecture is decoder",
         ),
-        (["pretrain.model.architecture=encoder"], "causal needs the architecture decoder"),
+        (["pretrain.model.architecture=encoder"], "causal requires the decoder architecture"),
     ],
 )
 def test_an_objective_needs_its_tokens_and_its_architecture(overrides, expected):

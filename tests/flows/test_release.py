@@ -146,7 +146,7 @@ def test_a_review_is_written_signed_and_listed(hallmark, reviewers, signers):
         (("--signature", "review.json.sig"), "review.json.sig: there is no such file; specify"),
         (("--allowed-signers", "."), ".: this is a folder; specify"),
         (("--revoked-keys", "/dev/null"), "/dev/null: this is not a regular file; specify"),
-        (("--signature", f"{'x' * 300}.sig"), "… is too long for the name of a file; specify a sh"),
+        (("--signature", f"{'x' * 300}.sig"), "… is too long for a file name; specify a sh"),
         ((*APPROVE, "--note", "bias.stereotype_preference", " "), "' is empty; write some text"),
         (("--allowed-signers", "missing"), "there is no such file"),
         ((*APPROVE, "--note", "bias.stereotype_preference", "\u2800"), "is empty; write some text"),

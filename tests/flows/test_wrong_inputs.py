@@ -158,7 +158,7 @@ WRONG_INPUTS = [
     (["purge", "zz"], "'zz' is neither a doc_id (32 hexadecimal digits"),
     (["purge", "0" * 32], "contains the document 00000000000000000000000000000000"),
     (["audit", "nothing"], "nothing: the folder is empty; a checkpoint consists of config.json"),
-    (["audit", "plain"], "plain: this is a file; specify the folder of a checkpoint"),
+    (["audit", "plain"], "plain: this is a file; specify a checkpoint folder"),
     (["audit", "checkpoint/zzz"], "has no checkpoint 'checkpoint/zzz'; specify a checkpoint"),
     (["prove", "latest", "--extra-seeds", "-1"], "has trained and audited a model yet; start"),
     (["generate", "latest", " "], "the prompt is empty; specify some text"),
