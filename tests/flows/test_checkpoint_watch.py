@@ -244,7 +244,8 @@ def test_what_is_missing_is_named(folder, change, problem):
         ),
         (
             {"weight0": "optimizer.pt"},
-            "optimizer.pt, a safetensors file listed in its model.safetensors.index.json, is missing",
+            "optimizer.pt, a safetensors file listed in its model.safetensors.index.json, is "
+            "missing",
         ),
         (
             {"weight9": "model-00001-of-00002.safetensors"},

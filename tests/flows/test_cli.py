@@ -70,7 +70,7 @@ SLICE = (
         (
             ["run", "smoke", "--set", RULE],
             2,
-            "rules.r.metric: the audit bias does not measure 'stereotype_preferen",
+            "rules.r.metric: the bias audit does not measure 'stereotype_preferen",
         ),
         (
             ["run", "smoke", "--dry-run", "--set", RULE],
@@ -228,7 +228,7 @@ def test_a_damaged_newest_run_is_named_or_skipped_with_a_warning(hallmark):
     for command in (["batch", "--step", "1"], ["audit", "latest"], ["replay"]):
         message, last = hallmark(*command, code=2).stderr.splitlines()
         assert message.startswith("skipped: run 20990101-000000-aaaa is damaged: ")
-        assert re.search("has the stage (pretrain|ingest) yet|has trained a model yet", last)
+        assert re.search("has the (pretrain|ingest) stage yet|has trained a model yet", last)
 
 
 def test_an_unwritable_location_is_named(hallmark, tmp_path):

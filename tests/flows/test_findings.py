@@ -112,9 +112,9 @@ def test_every_command_says_which_run_latest_is(copied):
     add_run(copied, "99990101-000000-aaaa", ("ingest",), flow="corpus")
     for command, run, reason in (
         (["status"], "99990101-000000-aaaa", "the newest run"),
-        (["batch", "--step", "1"], copied.first, "the newest run with the stage pretrain"),
+        (["batch", "--step", "1"], copied.first, "the newest run with the pretrain stage"),
         (["findings"], copied.first, "the newest run that audited the newest trained model"),
-        (["compare", "latest@all"], copied.first, "the newest run with the stage pretrain"),
+        (["compare", "latest@all"], copied.first, "the newest run with the pretrain stage"),
         (["mitigate", "latest"], copied.first, "the newest run that trained a model"),
         (
             ["prove", "latest", "x.y"],

@@ -909,7 +909,7 @@ def test_a_repeated_audit_after_a_release_is_cached(apart, audited_later):
     ("removed", "reason"),
     [
         ("run", "the run {run} of that release is missing or damaged"),
-        ("audit", "the results of the previous run cannot be read: "),
+        ("audit", "the previous run's results cannot be read: "),
     ],
 )
 def test_a_removed_release_does_not_fail_an_audit(apart, released, hallmark, removed, reason):
@@ -1011,17 +1011,17 @@ def test_nothing_is_written_into_a_release_or_a_store(
     Path("loop").symlink_to("loop")
     os.symlink(released, "link")
     for folder, problem in (
-        (released / "checkpoint" / "inner", f"is inside of the release {released}"),
-        ("link/inner", f"is inside of the release {released}"),
-        (hallmark.store / "artifacts" / "new", f"is inside of the store {hallmark.store}"),
-        (hallmark.store, f"is inside of the store {hallmark.store}"),
+        (released / "checkpoint" / "inner", f"is inside the release {released}"),
+        ("link/inner", f"is inside the release {released}"),
+        (hallmark.store / "artifacts" / "new", f"is inside the store {hallmark.store}"),
+        (hallmark.store, f"is inside the store {hallmark.store}"),
         ("/dev/null/x", "cannot be created, because /dev/null is not a folder"),
         ("file/x/y", "file is not a folder"),
         ("/proc/x", "/proc/x cannot be created (No such file or directory)"),
         ("loop", "loop is a link to itself"),
         ("loop/x", "loop is a link to itself"),
-        ("", "the name of the folder is empty"),
-        ("new\n\x1b", "the name of the folder, new\\n\\x1b, has invisible characters"),
+        ("", "the folder name is empty"),
+        ("new\n\x1b", "the folder name new\\n\\x1b contains invisible characters"),
     ):
         command = {
             "release": ("release", hallmark.first, folder, "--allowed-signers", signers),

@@ -328,8 +328,8 @@ def test_ids_of_runs_sort_by_start_time(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("2026", "has 2 runs whose ids begin with '2026'; write more of the id, such as 2026-b"),
-        ("", "has 2 runs whose ids begin with ''; write more of the id, such as 2026-b"),
+        ("2026", "has 2 runs whose ids begin with '2026'; specify more of the id, such as 2026-b"),
+        ("", "has 2 runs whose ids begin with ''; specify more of the id, such as 2026-b"),
         ("x" * 10_000, "has no run named 'x{79}; newest: 2026-b"),
     ],
 )

@@ -363,8 +363,8 @@ def test_a_request_is_confined_to_the_roots(served):
 def test_wrong_parameters_fail_with_their_sentence(served):
     home, _, request = served
     wrong = [
-        ({"untill": "ingest"}, "the flow pipeline has no parameter 'untill' (did you mean until?)"),
-        ({"audits": "bias"}, "the parameters of the flow pipeline: audits: "),
+        ({"untill": "ingest"}, "the pipeline flow has no parameter 'untill' (did you mean until?)"),
+        ({"audits": "bias"}, "the parameters of the pipeline flow: audits: "),
     ]
     for parameters, output in wrong:
         state = request(**parameters)

@@ -442,7 +442,7 @@ def test_a_metric_with_slices_suggests_the_largest_risk(smoke):
     rows = smoke.json("findings", smoke.first, "--audit", "extraction")
     riskiest = next(row["finding"] for row in rows if row["metric"] == "extractable")
     assert (
-        f"specify one, such as the one with the largest risk, {riskiest}; hallmark findings"
+        f"specify one, such as the finding with the largest risk, {riskiest}; hallmark findings"
         in output
     )
 
@@ -519,7 +519,7 @@ def test_an_estimate_for_a_secret_names_its_own_copies(run, smoke):
         ("toxicity.x", "toxicity has no finding 'x'; it has expected_maximum_toxicity"),
         (
             "toxicity.toxicity_probability",
-            "specify one, such as the one with the largest risk, toxicity.toxicity_probability[",
+            "such as the finding with the largest risk, toxicity.toxicity_probability[",
         ),
         (
             "toxicity.toxicity_probability[x]",

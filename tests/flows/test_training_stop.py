@@ -96,9 +96,9 @@ def test_a_failed_rule_stops_the_training_at_the_next_step(kind, tmp_path, bucke
         train_and_audit(store, audit)
     assert auditor.steps == []
     assert str(error.value) == (
-        "stage pretrain: training was stopped because its checkpoint of step 20 failed the "
-        f"rule fair of the policy in the audit run {STOP['audit_run']}; its checkpoints remain in "
-        "the store; to continue training, run the same command again"
+        "stage pretrain: training was stopped because its checkpoint at step 20 failed the policy "
+        f"rule fair in audit run {STOP['audit_run']}; its checkpoints remain in the store; to "
+        "continue training, run the same command again"
     )
     run = open_run("latest", store)
     assert (run.record["status"], run.record["error"]) == ("failed", str(error.value))

@@ -148,7 +148,7 @@ def test_texts_of_a_run_are_redacted_wherever_they_are_shown_and_searched(damage
         page = client.get(path)
         assert (page.status_code == 200) == ("/runs/" not in path), path
         assert "example.org" not in page.text and "<[email" not in page.text, path
-    assert "it asks for the flow pipeline, not " in client.get("/").text
+    assert "it requests the pipeline flow, not " in client.get("/").text
 
 
 def test_the_page_of_a_run_says_why_it_is_interrupted(damaged, run):

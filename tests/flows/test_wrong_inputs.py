@@ -129,13 +129,13 @@ WRONG_INPUTS = [
         'did you mean {prompt_subset = "prompted", draw_count = "4"}?',
     ),
     # Stores, runs, documents and models
-    (["view", "--store", ""], "the name of the store is empty; specify a folder or a URI"),
-    (["runs", "--store="], "the name of the store is empty; specify a folder or a URI"),
-    (["run", "smoke", "--store", ""], "the name of the store is empty; specify a folder or a URI"),
-    (["pull", "latest", ""], "the name of the store is empty; specify a folder or a URI"),
+    (["view", "--store", ""], "the store name is empty; specify a folder or a URI"),
+    (["runs", "--store="], "the store name is empty; specify a folder or a URI"),
+    (["run", "smoke", "--store", ""], "the store name is empty; specify a folder or a URI"),
+    (["pull", "latest", ""], "the store name is empty; specify a folder or a URI"),
     (
         ["run", "smoke", "--set", "store=''"],
-        "the name of the store is empty; specify a folder or a URI",
+        "the store name is empty; specify a folder or a URI",
     ),
     (["status", "--store", "plain"], "plain, which is not a folder; "),
     (["verify", "--store", "nothing/.."], " is not a store: it has other files, but neither"),

@@ -132,7 +132,7 @@ def test_the_page_of_two_runs_has_the_numbers_of_the_command(apart, both, tmp_pa
     (tmp_path / "file").write_text("")
     for folder, problem in (
         (tmp_path / "file", "file is not a folder"),
-        (apart.store / "page", f"is inside of the store {apart.store}"),
+        (apart.store / "page", f"is inside the store {apart.store}"),
     ):
         done = apart("compare", *both, "--output", str(folder), code=2)
         assert f"{problem}; choose a new folder for the comparison" in done.stderr
@@ -169,7 +169,7 @@ def test_bad_names_are_one_sentence(apart, both):
     assert "specify two checkpoints" in apart("compare", code=2).stderr
     assert "is empty" in apart("compare", both[0], "", code=2).stderr
     assert (
-        "runs whose ids begin with '2'; write more of the id"
+        "runs whose ids begin with '2'; specify more of the id"
         in apart("compare", both[0], "2", code=2).stderr
     )
     assert (
