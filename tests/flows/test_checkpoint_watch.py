@@ -429,7 +429,7 @@ def test_a_name_that_is_not_text_gives_one_sentence(watcher, folder, caplog):
         assert poll(watcher, 3) == []
     [message] = caplog.messages
     name = f"{folder}/checkpoint\\n1"
-    assert message.startswith(f"{name} is not audited: the name {name} is not text without control")
+    assert message.startswith(f"{name} was not audited: the name {name} contains control")
 
 
 def test_a_store_in_a_checkpoint_is_not_part_of_it(watcher, folder, store):
@@ -731,7 +731,7 @@ def test_hostile_keys_of_a_bucket_give_one_sentence(upload, bucket, store, tmp_p
         assert [poll(watcher, 4) for watcher in watchers] == [[], []]
     refused, percent = caplog.messages
     assert refused.startswith("--watch s3://nothing/x: checkpoint: 's3://nothing/x' leads outside")
-    assert percent.startswith(f"{upload.uri}/with%20percent is not audited: {upload.uri}/with%20")
+    assert percent.startswith(f"{upload.uri}/with%20percent was not audited: {upload.uri}/with%20")
     assert "has characters in its name that URI parsers may decode" in percent
 
 

@@ -71,7 +71,7 @@ def test_a_configured_prefect_server_must_answer(monkeypatch, is_answering):
     assert result["message"] == (
         "server at http://here/api responds"
         if is_answering
-        else f"server at http://here/api does not answer; {prefect_server.START_SERVER_HINT}"
+        else f"server at http://here/api does not respond; {prefect_server.START_SERVER_HINT}"
     )
 
 
@@ -116,7 +116,7 @@ def test_a_check_that_raises_gives_its_error(monkeypatch):
 
 def test_a_remote_store_must_create_objects_only_if_they_are_absent(bucket, monkeypatch):
     result = doctor._check_store("s3://hallmark/doctor")
-    assert result["is_ok"] and result["message"] == "s3://hallmark/doctor can be written"
+    assert result["is_ok"] and result["message"] == "s3://hallmark/doctor is writable"
     assert not bucket.list_objects_v2(Bucket="hallmark", Prefix="doctor").get("Contents")
 
     def create_always(self, key, data):

@@ -30,7 +30,7 @@ AUDIT_PARAMETERS = "its parameters are checkpoint, audits, config, overrides, st
         ("audit", {"checkpoint": "x", "flow": "pipeline"}, "has no parameter 'flow'; remove it"),
         ("audit", {}, "the audit flow needs the parameter checkpoint; add it"),
         ("finetune", {"checkpoint": "x", "config": None}, "needs the parameter config; add it"),
-        ("audit", {"checkpoint": 3}, "flow audit: checkpoint: must be text, in quotes (given: 3)"),
+        ("audit", {"checkpoint": 3}, "audit flow: checkpoint: must be text, in quotes (given: 3)"),
         ("audit", {"checkpoint": ""}, "checkpoint: must not be empty (given: '')"),
         ("audit", {"checkpoint": "x", "audits": "bias"}, "audits: must be a list, in brackets"),
         ("audit", {"checkpoint": "x", "audits": [1]}, "audits.0: must be text, in quotes"),
@@ -176,9 +176,9 @@ def test_a_wrong_request_in_a_record_is_refused_in_one_sentence(smoke, tmp_path,
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("run", ""), "flow pipeline: config: must be a .toml file, a config name"),
-        (("audit", ""), "flow audit: checkpoint: must not be empty (given: '')"),
-        (("finetune", "x", "--config", ""), "flow finetune: config: must be a .toml file"),
+        (("run", ""), "pipeline flow: config: must be a .toml file, a config name"),
+        (("audit", ""), "audit flow: checkpoint: must not be empty (given: '')"),
+        (("finetune", "x", "--config", ""), "finetune flow: config: must be a .toml file"),
     ],
 )
 def test_commands_report_a_wrong_request_in_one_sentence(smoke, arguments, expected):

@@ -155,7 +155,7 @@ def test_the_next_step_is_the_command_of_the_run(run, smoke):
         "audits": ["toxicity", "bias"],
     }
     command = "hallmark audit latest@0 --only toxicity,bias --config 'my file.toml'"
-    assert render_status(report).endswith(f"again with: {command}")
+    assert render_status(report).endswith(f"stale stages with: {command}")
     report |= {"store_must_be_named": True}
     assert render_status(report).endswith(f"{command} --store {smoke.store}")
     assert "still running" in render_status({**report, "status": "running"})

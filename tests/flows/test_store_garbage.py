@@ -109,7 +109,7 @@ def test_artifacts_that_no_run_needs_are_listed_and_then_removed(store):
         assert not (store.root_folder / "artifacts" / "make" / "feedfeedfeedfeed").exists()
     text = render_garbage(build_report_fields(report))
     assert "artifacts that no run, review or release needs: 1 (" in text and "removed from" in text
-    assert "--delete removes them" in render_garbage(build_report_fields(listed))
+    assert "use --delete to remove them" in render_garbage(build_report_fields(listed))
     if not cache:
         nothing = collect_garbage(store, delete=False)
         assert "nothing can be removed from" in render_garbage(build_report_fields(nothing))

@@ -132,7 +132,7 @@ def test_only_running_trainings_of_the_checkpoint_are_stopped(store):
 def test_several_rules_are_named(store):
     store.put(format_stop_key("r"), json.dumps(STOP | {"failed_rules": ["a", "b\u202e"]}).encode())
     reason = TrainingStopReader(store, "r").find_stop_reason()
-    assert "failed the rules a, b‹U+202E› of the policy" in reason
+    assert "failed the policy rules a, b‹U+202E› in audit run" in reason
 
 
 @pytest.mark.parametrize(
