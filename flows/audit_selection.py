@@ -42,7 +42,7 @@ def select_audits(
     )
     if not selected:
         raise UsageError(
-            f"the option 'skip' ({','.join(skip or ())!r}) excludes every audit; skip fewer "
+            f"the 'skip' option ({','.join(skip or ())!r}) excludes every audit; skip fewer "
             "audits, or stop before the audits with --until pretrain"
         )
     return selected

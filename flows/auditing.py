@@ -368,8 +368,8 @@ def choose_audits_of_run(
     audit_names = [name for name in list_audits_up_to(last_stage) if name in selected_audits]
     if not audit_names:
         raise UsageError(
-            f"the run stops after {last_stage}, before the audits "
-            f"{', '.join(selected_audits)}; stop after a later stage, or select other audits"
+            f"the run stops after {last_stage}, before these audits: {', '.join(selected_audits)}; "
+            "stop after a later stage, or select other audits"
         )
     probes = [probe for probe in PROBES if probe.name in audit_names]
     if len(probes) == len(audit_names) and all(

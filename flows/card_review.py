@@ -113,7 +113,8 @@ def create_review(
     """
     if len(notes) > MAX_NOTES:
         raise UsageError(
-            f"the review has {len(notes):,} notes, but {MAX_NOTES} are possible; write fewer notes"
+            f"the review has {len(notes):,} notes, but the maximum is {MAX_NOTES}; write fewer "
+            "notes"
         )
     card = describe_run_card(run, kind)
     reviewer = reviewer.strip()
@@ -150,7 +151,7 @@ def store_review(store: Store, statement: bytes, signature: bytes) -> StoredRevi
         )
     if not is_signature_of(signature, statement):
         raise HallmarkError(
-            "the signature does not belong to this statement; sign the statement again without "
+            "the signature does not match this statement; sign the statement again without "
             "changing it"
         )
     run = open_run(review.card.run, store)
@@ -180,10 +181,10 @@ def _check_texts(reviewer: str, comment: str, notes: Iterable[tuple[str, str]]) 
     """Check that a reader sees something of each text of a review."""
     for name, text in (("reviewer", reviewer), ("comment", comment)):
         if text and not has_visible_character(text):
-            raise StatementError(f"{name}: has no visible character; write text that can be read")
+            raise StatementError(f"{name}: contains no visible characters; write readable text")
     for about, text in notes:
         if not has_visible_character(text):
-            raise UsageError(f"the note about {about!r:.120} is empty; write a remark")
+            raise UsageError(f"the note about {about!r:.120} is empty; write some text")
 
 
 def _check_note_subjects(run: Run, card: Artifact, subjects: Iterable[str]) -> None:
@@ -196,8 +197,7 @@ def _check_note_subjects(run: Run, card: Artifact, subjects: Iterable[str]) -> N
         if not separator or audit not in AUDIT_DESCRIPTIONS:
             hint = format_closest_name_hint(about, figure_ids)
             raise UsageError(
-                f"the card has no figure {about!r:.120}{hint}; specify the id of a figure, as in "
-                "the links on the page, or a finding, as listed by the command: hallmark findings "
-                f"{run.id}"
+                f"the card has no figure {about!r:.120}{hint}; specify a figure id, as in the "
+                f"links on the page, or a finding, as listed by: hallmark findings {run.id}"
             )
         find_finding(run, about)

@@ -83,7 +83,7 @@ def find_audited_checkpoints(
     """
     audited_checkpoints: list[CheckpointAudits] = []
     if not checkpoint_names:
-        raise UsageError("there is nothing to compare; specify two checkpoints, or RUN@all")
+        raise UsageError("nothing to compare; specify two checkpoints, or RUN@all")
     for name in checkpoint_names:
         if name.endswith(ALL_CHECKPOINTS_SUFFIX):
             candidates = [
@@ -128,9 +128,9 @@ def _find_checkpoint_audits_or_fail(store: Store, checkpoint_name: str) -> Check
 
 def _build_same_run_error(names: Sequence[str], run_id: str) -> UsageError:
     return UsageError(
-        f"{' and '.join(names)} refer to the same audit, that of run {run_id}, so there is nothing "
-        "to compare (only the newest audit of each checkpoint counts); specify two different "
-        "checkpoints, or two audit runs (to list all runs: hallmark runs)"
+        f"{' and '.join(names)} refer to the same audit, in run {run_id}, so there is nothing to "
+        "compare (only each checkpoint's newest audit counts); specify two different checkpoints, "
+        "or two audit runs (to list all runs: hallmark runs)"
     )
 
 
@@ -242,8 +242,8 @@ def _find_version_audits(
     }
     if len(runs_by_name) > 1:
         raise UsageError(
-            f"{version.name}: several audited checkpoints have a digest that begins with these "
-            f"digits: {', '.join(runs_by_name)}; specify more digits"
+            f"{version.name}: several audited checkpoints have digests with this prefix: "
+            f"{', '.join(runs_by_name)}; specify more digits"
         )
     for audit_runs in runs_by_name.values():
         return CheckpointAudits(version.short_name, audit_runs[0], audit_runs[1:])
@@ -417,7 +417,7 @@ def _report_audits(
         if audit.incomparable_reason:
             refusal_reasons[audit.name] = audit.incomparable_reason
         elif not audit.comparisons:
-            refusal_reasons[audit.name] = "the checkpoints have no finding in common"
+            refusal_reasons[audit.name] = "the checkpoints have no findings in common"
         headlines = select_headline_findings(audit.comparisons)
         for comparison in audit.comparisons:
             verdicts = [audit.judge(comparison, index) for index in range(len(comparison.changes))]

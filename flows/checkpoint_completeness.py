@@ -72,7 +72,7 @@ def _find_missing_part(listing: CheckpointListing) -> str | None:
             if listing.pickled_weights:
                 return (
                     f"its weights are only in {escape_name(listing.pickled_weights[0])}, a file "
-                    f"that can run code when it is loaded; save them as {WEIGHTS_FILE}"
+                    f"that can execute code when loaded; save them as {WEIGHTS_FILE}"
                 )
             return f"it has neither {WEIGHTS_FILE} nor {WEIGHTS_INDEX_FILE}"
     if not isinstance(weights, str):
@@ -90,15 +90,15 @@ def _find_missing_part(listing: CheckpointListing) -> str | None:
 def _check_index(listing: CheckpointListing, index_name: str) -> str | None:
     """Check that all weights of an index are in the files that it names for them."""
     if index_name not in listing.model_files:
-        return f"{escape_name(index_name)}, which its config.json names, is missing"
+        return f"{escape_name(index_name)}, which its config.json references, is missing"
     index = _read_json(listing, index_name, MAX_HEADER_BYTES)
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        return f"its {escape_name(index_name)} names no weights"
+        return f"its {escape_name(index_name)} lists no weights"
     names_by_file: dict[str, set[str]] = {}
     for tensor_name, file_name in weight_map.items():
         if not isinstance(file_name, str):
-            return f"its {escape_name(index_name)} names a file by something that is not text"
+            return f"its {escape_name(index_name)} contains a file name that is not text"
         names_by_file.setdefault(file_name, set()).add(tensor_name)
     for file_name, tensor_names in sorted(names_by_file.items()):
         problem = _check_weights(listing, file_name, f"its {escape_name(index_name)}", tensor_names)
@@ -116,12 +116,12 @@ def _check_weights(
     """Check that a safetensors file is as long as its header states and has these tensors."""
     shown_name = escape_name(file_name)
     if file_name not in listing.model_files or not file_name.endswith(".safetensors"):
-        return f"{shown_name}, a safetensors file that {named_by} names, is missing"
+        return f"{shown_name}, a safetensors file listed in {named_by}, is missing"
     size = listing.model_files[file_name].size
     length_bytes = listing.read_start(file_name, _LENGTH_BYTES)
     header_length = int.from_bytes(length_bytes, "little")
     if len(length_bytes) < _LENGTH_BYTES or _LENGTH_BYTES + header_length > size:
-        return f"{shown_name} is shorter than the header that it announces"
+        return f"{shown_name} is shorter than its declared header"
     if header_length > MAX_HEADER_BYTES:
         return f"the header of {shown_name} is larger than {MAX_HEADER_BYTES:,} bytes"
     header_bytes = listing.read_start(file_name, _LENGTH_BYTES + header_length)[_LENGTH_BYTES:]
@@ -130,14 +130,14 @@ def _check_weights(
         tensors = {name: value for name, value in header.items() if name != "__metadata__"}
         end = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
-        return f"the header of {shown_name} is not that of a safetensors file"
+        return f"{shown_name} does not have a valid safetensors header"
     if end > MAX_WEIGHTS_BYTES:
-        return f"the header of {shown_name} announces more than {MAX_WEIGHTS_BYTES:,} bytes"
+        return f"the header of {shown_name} declares more than {MAX_WEIGHTS_BYTES:,} bytes"
     expected_size = _LENGTH_BYTES + header_length + end
     if size != expected_size:
-        return f"{shown_name} has {size:,} bytes, but its header announces {expected_size:,}"
+        return f"{shown_name} has {size:,} bytes, but its header declares {expected_size:,}"
     if missing_names := sorted(tensor_names - tensors.keys()):
-        return f"{shown_name} does not have the weights {escape_name(missing_names[0])}"
+        return f"{shown_name} does not contain the weights {escape_name(missing_names[0])}"
     return None
 
 

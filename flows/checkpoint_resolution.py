@@ -250,9 +250,7 @@ def find_checkpoint_in_folder(folder_name: str) -> ResolvedCheckpoint | None:
         UsageError: If the name is empty or the path is not the folder of a checkpoint.
     """
     if not folder_name.strip():
-        raise UsageError(
-            "the name of the checkpoint is empty; specify RUN@STEP, checkpoint/… or a folder"
-        )
+        raise UsageError("the checkpoint name is empty; specify RUN@STEP, checkpoint/… or a folder")
     try:
         path = Path(folder_name).expanduser()
     except RuntimeError as error:
@@ -275,16 +273,16 @@ def find_checkpoint_in_folder(folder_name: str) -> ResolvedCheckpoint | None:
         if not any(path.iterdir()):
             raise UsageError(
                 f"{folder_name}: the folder is empty; a checkpoint consists of config.json, "
-                "model.safetensors and the files of a tokenizer"
+                "model.safetensors and tokenizer files"
             )
         if not (path / "config.json").is_file():  # before everything in the folder is hashed
             raise UsageError(
                 f"{folder_name}: the folder has no config.json; a checkpoint consists of "
-                "config.json, model.safetensors and the files of a tokenizer"
+                "config.json, model.safetensors and tokenizer files"
             )
         return ResolvedCheckpoint(folder_to_artifact(path.resolve(), "checkpoint"))
     if path.exists():
-        raise UsageError(f"{folder_name}: this is a file; specify the folder of a checkpoint")
+        raise UsageError(f"{folder_name}: this is a file; specify a checkpoint folder")
     return None
 
 
@@ -361,7 +359,7 @@ def check_corpus_known(store: Store, checkpoint_name: str, only: Sequence[str] |
     corpus_audits = [name for name in only or () if name in CORPUS_AUDITS]
     if corpus_audits and resolve_checkpoint(store, checkpoint_name).corpus is None:
         raise UsageError(
-            f"the option 'only' ({','.join(corpus_audits)!r}) selects audits that compare a model "
+            f"the 'only' option ({','.join(corpus_audits)!r}) selects audits that compare a model "
             f"with its training corpus, but the corpus of {checkpoint_name} is not in this store; "
             "choose other audits, or a checkpoint from a run in this store"
         )

@@ -78,7 +78,7 @@ _TEMPORARY_NAME = re.compile(
 #: Why an object store refuses a request, by obstore's error.
 _REASONS: dict[type[Exception], str] = {
     obstore.exceptions.NotFoundError: "there is no such object",
-    obstore.exceptions.PermissionDeniedError: "the credentials do not allow it",
+    obstore.exceptions.PermissionDeniedError: "the credentials do not grant access",
     obstore.exceptions.UnauthenticatedError: "the credentials are missing or have expired",
 }
 
@@ -208,7 +208,9 @@ def _make_unreadable_error(path: str, error: Exception) -> HallmarkError:
     elif MISSING_BUCKET_PATTERN.search(str(error)):
         reason = "the bucket does not exist"
     elif isinstance(error, obstore.exceptions.BaseError):
-        reason = _REASONS.get(type(error), "the object store does not answer, or refuses")
+        reason = _REASONS.get(
+            type(error), "the object store does not respond or refuses the request"
+        )
     else:
         reason = str(error).splitlines()[0]
     return HallmarkError(f"{escape_name(path, 300)} cannot be read: {reason}")
@@ -228,7 +230,9 @@ def list_checkpoint(location: str) -> CheckpointListing:
     for listing in listings:
         if listing.location == location:
             return listing
-    raise UsageError(f"there is no checkpoint at {location}; specify a folder with a model")
+    raise UsageError(
+        f"there is no checkpoint at {location}; specify a folder that contains a model"
+    )
 
 
 def list_checkpoints(location: str) -> list[CheckpointListing]:
@@ -254,7 +258,7 @@ def _list_checkpoints_of_folder(root: Path, max_depth: int) -> list[CheckpointLi
         folder_count += 1
         if folder_count > MAX_FOLDERS:
             raise HallmarkError(
-                f"{root} has more than {MAX_FOLDERS:,} folders; watch a folder below it"
+                f"{root} has more than {MAX_FOLDERS:,} folders; watch one of its subfolders"
             )
         try:
             entries = _read_entries(folder)
@@ -305,8 +309,8 @@ def _check_name(path: Path) -> None:
     """Raise HallmarkError if the path of a checkpoint is not text, which requests and URIs are."""
     if not is_valid_name(str(path)):
         raise HallmarkError(
-            f"the name {escape_name(str(path), 300)} is not text without control characters; "
-            "rename it"
+            f"the name {escape_name(str(path), 300)} contains control characters or is not valid "
+            "text; rename it"
         )
 
 
@@ -363,11 +367,11 @@ def _add_file(listing: CheckpointListing, name: str, path: Path) -> None:
     except FileNotFoundError:
         if not path.is_symlink():
             return  # it was removed meanwhile
-        raise HallmarkError(f"{escape_name(str(path), 300)} is a link to nothing") from None
+        raise HallmarkError(f"{escape_name(str(path), 300)} is a broken link") from None
     if not stat.S_ISREG(status.st_mode):
         raise HallmarkError(
             f"{escape_name(str(path), 300)} is {describe_file_type(status.st_mode)}, but a "
-            "checkpoint has only files"
+            "checkpoint can contain only files"
         )
     if path.is_symlink():
         check_external_path(path, "checkpoint", ExternalMarker(recursive=False))
@@ -399,7 +403,7 @@ def _list_checkpoints_of_bucket(uri: str) -> list[CheckpointListing]:
                 statuses[metadata["path"]] = FileStatus(metadata["size"], stamp)
             if len(statuses) > MAX_OBJECTS:
                 raise HallmarkError(
-                    f"{uri} has more than {MAX_OBJECTS:,} objects; watch a prefix below it"
+                    f"{uri} has more than {MAX_OBJECTS:,} objects; watch a longer prefix"
                 )
     except (OSError, ValueError, obstore.exceptions.BaseError) as error:
         raise _make_unreadable_error(uri, error) from error
@@ -423,8 +427,8 @@ def _list_checkpoints_of_bucket(uri: str) -> list[CheckpointListing]:
             listing.problem = f"{listing.location} has more than {MAX_FILES:,} files"
         elif not _PLAIN_KEY.fullmatch(listing.prefix) or not all(map(is_valid_name, listing.files)):
             listing.problem = (
-                f"{escape_name(listing.location, 300)} has characters in its name that readers of "
-                "URIs may decode; use only letters, digits and ._=+-"
+                f"{escape_name(listing.location, 300)} has characters in its name that URI parsers "
+                "may decode; use only letters, digits and ._=+-"
             )
     return [listings[folder] for folder in sorted(listings)]
 

@@ -126,9 +126,9 @@ def open_checkpoint_version(store: Store, version: CheckpointVersion) -> Artifac
     with copy_checkpoint(store, listing) as digest:
         if not digest.startswith(version.digest):
             raise UsageError(
-                f"{version.short_name} cannot be opened: {version.location} was replaced and now "
-                f"has the version {digest[:SHOWN_DIGITS]}; specify this version, or a folder with "
-                "a copy of the other one"
+                f"{version.short_name} cannot be opened: {version.location} was replaced and is "
+                f"now version {digest[:SHOWN_DIGITS]}; specify this version, or a folder that "
+                "contains a copy of the requested version"
             )
     return folder_to_artifact(_get_copies_folder(store) / digest, "checkpoint")
 
@@ -144,8 +144,8 @@ def check_copy_fits(store: Store, listing: CheckpointListing) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if size > shutil.disk_usage(folder).free:
         raise HallmarkError(
-            f"{listing.location} has {size:,} bytes, more than are free for its copy in {folder}; "
-            "free space there"
+            f"{listing.location} has {size:,} bytes, but {folder} does not have enough free space "
+            "for a copy; free some space there"
         )
 
 

@@ -112,7 +112,7 @@ class AuditRequester:
             if error.response.is_server_error:
                 return None
             raise HallmarkError(
-                f"the Prefect server refused the request of its audit: {str(error).splitlines()[0]}"
+                f"the Prefect server refused the request to audit it: {str(error).splitlines()[0]}"
             ) from error
         except httpx.HTTPError:  # ``DeploymentRunner`` says that the server is away
             return None
@@ -163,7 +163,7 @@ class CheckpointWatcher:
             listings = list_checkpoints(self.location)
         except (HallmarkError, OSError) as error:
             if str(error) != self._problem:
-                log.warning("--watch %s: %s; the watch continues", self.location, error)
+                log.warning("--watch %s: %s; watching continues", self.location, error)
             self._problem = str(error)
             return
         self._problem = None
@@ -200,7 +200,7 @@ class CheckpointWatcher:
             self._reported.add((location, problem))
             shown_location = escape_name(location, MAX_LOCATION_CHARACTERS)
             log.warning(
-                "%s is not audited: %s; it is audited when this has been corrected",
+                "%s was not audited: %s; it will be audited once this has been corrected",
                 shown_location,
                 problem,
             )
@@ -297,7 +297,9 @@ def watch_checkpoints(watchers: Sequence[CheckpointWatcher], poll_seconds: float
             try:
                 watcher.poll()
             except Exception:
-                log.exception("the watch of %s had an error; it continues", watcher.location)
+                log.exception(
+                    "an error occurred while watching %s; watching continues", watcher.location
+                )
 
     for watcher in watchers:
         # A daemon, because reading a large checkpoint must not delay the end of the process.

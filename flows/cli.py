@@ -29,9 +29,9 @@ from hallmark.flows.notices import NOTICE
 
 app = App(
     name="hallmark",
-    help="Train a language model from raw text and audit it, with evidence for every step. "
-    "Every command accepts --debug, which shows the traceback of an error, and --log-format json, "
-    "which writes progress, logs and errors to stderr as one JSON object per line.",
+    help="Train a language model from raw text and audit it, with evidence for every step. Every "
+    "command accepts --debug, which shows error tracebacks, and --log-format json, which writes "
+    "progress, logs and errors to stderr as one JSON object per line.",
     version=lambda: version("hallmark"),
     help_format="markdown",
     # Values are texts as a person wrote them: a remark that begins with "[" is no JSON.
@@ -43,13 +43,13 @@ app = App(
 COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
     (
         "Train and audit",
-        "Train a model from text, adapt a trained one to a task, or audit one.",
+        "Train a model from text, adapt a trained model to a task, or audit a model.",
     ): {
         "init": "Write a commented config and a file for your answers to the card questions.",
         "run": "Run a config from end to end: curate the text, train, audit and report.",
-        "plan": "Plan a run of any size from earlier runs: time, memory and disk on a number of "
-        "hosts.",
-        "join-training": "Train on this host together with the host that executes a run.",
+        "plan": "Use earlier runs to estimate the time, memory and disk space of a run of any size "
+        "on a number of hosts.",
+        "join-training": "Join the training of a run that another host executes.",
         "audit": "Audit a checkpoint and write its model card, without rebuilding the corpus.",
         "finetune": "Fine-tune a checkpoint on labelled data or text pairs, score it and write "
         "its task card.",
@@ -65,17 +65,17 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "removed, and which stages are out of date.",
         "view": "Show the runs of a store and their cards in a browser, trace texts, and review "
         "cards.",
-        "export-site": "Write the static website of all runs and print the path of the page for "
-        "RUN, which links to the cards of that run.",
+        "export-site": "Write a static website of all runs and print the path of RUN's page, which "
+        "links to its cards.",
         "export-cards": "Export the cards of RUN as Hugging Face cards, Croissant, CycloneDX "
         "ML-BOM and JSON.",
         "compare": "Compare two runs, checkpoints or datasheets, or all audited checkpoints of a "
         "training run.",
         "findings": "List the findings of a run, largest risk first, with conclusions, "
         "verdicts and the values expected under the null hypothesis.",
-        "trace": "Follow a document through all stages of a run, trace a finding to its worst "
-        "rows and the training documents that contain the same text, or trace any text "
-        "to the training documents that contain spans of it.",
+        "trace": "Follow a document through all stages of a run, trace a finding to its worst rows "
+        "and to training documents with the same text, or trace any text to training documents "
+        "that contain spans of it.",
     },
     (
         "Review and release",
@@ -93,42 +93,40 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "Corpus and privacy",
         "Find out what a model was trained on, and remove documents permanently.",
     ): {
-        "batch": "Show which documents, and which of their characters, a training step read.",
-        "purge": "Remove the text of a document permanently from the whole store, and list the "
-        "models that were trained on it.",
+        "batch": "Show the documents, and the characters within them, that a training step read.",
+        "purge": "Permanently remove a document's text from the whole store, and list the models "
+        "that were trained on it.",
     },
     (
         "Experiments",
         "Determine what causes a finding, and measure how reliable the audits are.",
     ): {
-        "mitigate": "Train a model without the documents to which findings were traced, or without "
-        "toxic documents, and compare it with a control model whose training left out an "
-        "equal number of randomly chosen documents.",
+        "mitigate": "Train a model without toxic documents or documents to which findings were "
+        "traced, and compare it with a control model trained without an equal number of randomly "
+        "chosen documents.",
         "prove": "Test whether findings disappear when the documents to which they were traced "
         "are removed; random removals and retraining with other seeds serve as controls.",
-        "study": "Measure the error rates of the audits on synthetic corpora whose effects are "
-        "known; the list of effects stays sealed until the audits have ended.",
+        "study": "Measure audit error rates on synthetic corpora with known effects; the list of "
+        "effects stays sealed until the audits have ended.",
     },
     (
         "Operations",
         "Check stores and reproducibility, look up settings, and schedule runs.",
     ): {
-        "replay": "Repeat a run from its run.json in a new store, and compare each artifact's "
-        "hash with that of the original artifact.",
-        "verify": "Read every file of a run, or of the whole store, and compare its SHA-256 with "
-        "the manifest.",
-        "push": "Copy runs with everything they refer to into another store: artifacts, "
-        "checkpoints, reviews, releases and records of purges.",
-        "pull": "Copy runs with everything they refer to from another store: artifacts, "
-        "checkpoints, reviews, releases and records of purges.",
-        "du": "Show what uses the space of a store: artifacts by stage, runs, shared artifacts, "
-        "other folders, and what gc can remove.",
-        "gc": "Remove what no run, review or release needs: artifacts, unfinished files of "
-        "processes that are gone, and caches.",
-        "settings": "List the settings of a config with their defaults, allowed values and "
-        "meanings.",
-        "tables": "List the tables of every stage and their columns, with type, unit, kind and "
-        "meaning.",
+        "replay": "Repeat a run from its run.json in a new store, and compare each artifact's hash "
+        "with the original.",
+        "verify": "Read every file of a run or of the whole store, and compare its SHA-256 hash "
+        "with the manifest.",
+        "push": "Copy runs to another store with everything they refer to: artifacts, checkpoints, "
+        "reviews, releases and purge records.",
+        "pull": "Copy runs from another store with everything they refer to: artifacts, "
+        "checkpoints, reviews, releases and purge records.",
+        "du": "Show how a store's space is used: artifacts by stage, runs, shared artifacts, other "
+        "folders, and what gc can remove.",
+        "gc": "Remove what no run, review or release needs: artifacts, unfinished files of dead "
+        "processes, and caches.",
+        "settings": "List config settings with their defaults, allowed values and meanings.",
+        "tables": "List each stage's tables and their columns, with type, unit, kind and meaning.",
         "serve": "Register the pipeline (with the schedule from the config) and the audit as "
         "deployments on a Prefect server.",
         "doctor": "Check this machine: libraries, device, scorers, Prefect server, store and disk.",
@@ -215,7 +213,7 @@ def main(arguments: list[str] | None = None) -> None:
             if error.errno == errno.ENAMETOOLONG:
                 name = f"{error.filename or 'a name'}"
                 _exit_with_error(
-                    f"{name:.60}… is too long for the name of a file; specify a shorter name", 2
+                    f"{name:.60}… is too long for a file name; specify a shorter name", 2
                 )
             _exit_with_error(_describe_os_error(error), 1)
         _exit_with_error(
@@ -263,7 +261,10 @@ class _StderrLogHandler(logging.Handler):
 def _describe_os_error(error: OSError) -> str:
     file_name = f"{error.filename}" if error.filename else "a file"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk is full, so {file_name} was not written; free space and run again"
+        return (
+            f"the disk is full, so {file_name} was not written; free some space and run the "
+            "command again"
+        )
     reason = (error.strerror or type(error).__name__).lower()
     return (
         f"{file_name} cannot be read or written ({reason}); correct this and run the command "

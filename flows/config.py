@@ -151,8 +151,8 @@ class PreAuditConfig(StageConfig):
     name: PathSafeName = Field(description="name of the config, shown with each run of the config")
     store: Annotated[str, ExternalMarker(recursive=False)] | None = Field(
         None,
-        description="folder or object-store URI of the store; by default the value of the "
-        "environment variable HALLMARK_STORE, or ./runs if it is not set",
+        description="folder or object-store URI of the store; defaults to the HALLMARK_STORE "
+        "environment variable, or to ./runs if the variable is not set",
     )
     workers: int = Field(
         2,
@@ -163,8 +163,8 @@ class PreAuditConfig(StageConfig):
     mapper: Literal["processes", "ray"] = Field(
         "processes",
         description="where the workers run: as processes on this machine, or on Ray (on the "
-        "cluster whose address is in the environment variable RAY_ADDRESS, or on this machine if "
-        "it is not set)",
+        "cluster at the address in the RAY_ADDRESS environment variable, or on this machine if the "
+        "variable is not set)",
     )
     schedule: str | None = Field(
         None,
@@ -179,8 +179,8 @@ class PreAuditConfig(StageConfig):
     )
     report_to: tuple[ReporterName, ...] = Field(
         (),
-        description="systems to which a run reports its stages and figures; the section reporters "
-        "says where",
+        description="systems to which a run reports its stages and metrics; configured in the "
+        "reporters section",
     )
 
     ingest: IngestConfig
@@ -220,7 +220,7 @@ class PreAuditConfig(StageConfig):
     pack: PackConfig = PackConfig()
     pretrain: PretrainConfig = PretrainConfig()
     finetune: FinetuneConfig | None = Field(
-        None, description="settings of the command hallmark finetune; other commands ignore them"
+        None, description="settings of the hallmark finetune command; ignored by other commands"
     )
     task_card: TaskCardConfig = TaskCardConfig()
     respond: RespondConfig = RespondConfig()
@@ -246,7 +246,7 @@ class Config(ConfigWithProbes):
     model_card: ModelCardConfig = Field(ModelCardConfig(), validate_default=True)
     reporters: ReportersConfig = ReportersConfig()
     credentials: Credentials = Field(
-        {}, description="where the credentials of libraries are, by the name of the credential"
+        {}, description="sources of library credentials, by credential name"
     )
     retry: RetryConfig = RetryConfig()
 
@@ -295,9 +295,9 @@ class Config(ConfigWithProbes):
         )
         if model_architecture != required_architecture:
             raise ValueError(
-                f"pretrain.train.objective {objective} needs the architecture "
-                f"{required_architecture}, but pretrain.model.architecture is "
-                f"{model_architecture}; change one of them"
+                f"pretrain.train.objective {objective} requires the {required_architecture} "
+                f"architecture, but pretrain.model.architecture is {model_architecture}; change "
+                "one of them"
             )
         hidden_spans, sentinels = (
             count_corrupted_spans(self.pack.context),
@@ -346,8 +346,8 @@ class Config(ConfigWithProbes):
             rule.signal != "contamination" for rule in rules
         ):
             raise ValueError(
-                "contamination.evaluation_sets is set, but no rule of select_scored uses the "
-                "signal 'contamination'; the rules of a config replace the default rules, so add "
+                "contamination.evaluation_sets is set, but no select_scored rule uses the "
+                "'contamination' signal; config rules replace the default rules, so add "
                 "[select_scored.rules.contamination] with lt = 1"
             )
         return self
@@ -372,16 +372,16 @@ class Config(ConfigWithProbes):
             if rule.signal in TOXICITY_HEADS and rule != allowed_rule:
                 raise ValueError(
                     f"select_scored.rules.{rule.name} cannot be combined with "
-                    "score_toxicity.cascade, because the cascade gives some documents no score and "
-                    "its recall is measured only at its own threshold; in the rule, set 'signal' "
-                    f"to 'toxicity' and 'lt' to {cascade.toxicity_threshold:g}, and remove all "
-                    "other bounds and 'on_missing'; or remove the cascade"
+                    "score_toxicity.cascade, because the cascade leaves some documents unscored "
+                    "and its recall is measured only at its own threshold; in the rule, set "
+                    f"'signal' to 'toxicity' and 'lt' to {cascade.toxicity_threshold:g}, and "
+                    "remove all other bounds and 'on_missing'; or remove the cascade"
                 )
         toxic_windows = self.find_toxic_spans
         if toxic_windows.enabled and toxic_windows.toxicity_threshold != cascade.toxicity_threshold:
             raise ValueError(
-                f"find_toxic_spans.toxicity_threshold is {toxic_windows.toxicity_threshold:g}, "
-                "but the recall of the cascade is measured only at "
+                f"find_toxic_spans.toxicity_threshold is {toxic_windows.toxicity_threshold:g}, but "
+                "the cascade's recall is measured only at "
                 f"score_toxicity.cascade.toxicity_threshold = {cascade.toxicity_threshold:g}; set "
                 "both to the same value"
             )
@@ -414,7 +414,7 @@ class Config(ConfigWithProbes):
                     f"find_toxic_spans.toxicity_threshold is {min_score:g}, and "
                     f"select_scored.rules.{rule.name} removes every document that contains a "
                     "window with this score, so no window would ever be cut; lower the threshold, "
-                    "or change the bound or the action of the rule"
+                    "or change the rule's bound or action"
                 )
         return self
 
@@ -425,7 +425,7 @@ class Config(ConfigWithProbes):
         if min_verbatim_tokens < min_span_tokens:
             raise ValueError(
                 f"audit_extraction_attack.min_verbatim_tokens is {min_verbatim_tokens}, but the "
-                "stage 'trace' ignores matches shorter than trace.min_span_tokens = "
+                "'trace' stage ignores matches shorter than trace.min_span_tokens = "
                 f"{min_span_tokens} tokens; set min_verbatim_tokens to {min_span_tokens} or more"
             )
         return self
@@ -478,7 +478,7 @@ def get_skip_reason_by_stage(config: Config) -> dict[str, str]:
             )
     if not config.policy.rules:
         reasons["policy"] = (
-            "the config has no policy rules; add a section [policy.rules.NAME] for each rule, or "
+            "the config has no policy rules; add a [policy.rules.NAME] section for each rule, or "
             "set policy.file"
         )
     if not config.find_repeats.enabled:
@@ -493,8 +493,8 @@ def get_skip_reason_by_stage(config: Config) -> dict[str, str]:
         )
     if not list_town_sources(config.ingest.sources):
         reasons["evaluate_curation"] = (
-            "no source in this config has the kind 'town', the only kind for which the correct "
-            "result of curation is known"
+            "no source in this config is of the kind 'town', the only kind for which the correct "
+            "curation result is known"
         )
     return reasons
 

@@ -28,7 +28,7 @@ EXPECTED_BY_ERROR_TYPE = {
     "string_too_short": "must not be empty",
     "too_short": "must not be empty",
     "missing": "is missing",
-    "union_tag_not_found": "needs a key 'kind' that gives the type of this entry",
+    "union_tag_not_found": "needs a 'kind' key that specifies the type of this entry",
 }
 
 #: Number of problems that an error describes, and of characters of each part of a key.

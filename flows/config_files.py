@@ -78,9 +78,7 @@ def _read_policy_rules(policy: str) -> dict[str, Any]:
     section = tree.get("policy")
     rules = section.get("rules") if isinstance(section, dict) and len(section) == 1 else None
     if len(tree) != 1 or not isinstance(rules, dict) or not rules:
-        raise UsageError(
-            f"policy.file: {policy} must consist of sections [policy.rules.NAME] and nothing else"
-        )
+        raise UsageError(f"policy.file: {policy} must contain only [policy.rules.NAME] sections")
     return rules
 
 

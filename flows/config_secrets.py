@@ -70,8 +70,8 @@ def check_no_secrets(value: Any, setting: str, source: str = "") -> None:
         if description := describe_secret(text):
             raise UsageError(
                 f"{source and f'{source}: '}{key} contains {description}, which run.json, Prefect "
-                "and pages would show; remove it, and put it into the environment variable of its "
-                "library or name it in the section credentials of the config (hallmark settings "
+                "and pages would show; remove it, and set it in its library's environment variable "
+                "or reference it in the credentials section of the config (hallmark settings "
                 "credentials)"
             )
 

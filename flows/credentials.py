@@ -70,7 +70,7 @@ class SecretReference(StageConfig):
         None,
         pattern=r"^[a-z0-9][a-z0-9-]*$",
         max_length=200,
-        description="name of a block of the type Secret in Prefect",
+        description="name of a Prefect Secret block",
     )
 
     @model_validator(mode="before")
@@ -79,13 +79,13 @@ class SecretReference(StageConfig):
         names = [name for name in value.values() if name] if isinstance(value, Mapping) else []
         if isinstance(value, cls) or len(names) == 1:
             return value
-        raise ValueError(f"must be {REFERENCE_FORMS}, and not the value itself")
+        raise ValueError(f"must be {REFERENCE_FORMS}, not the value itself")
 
     def __str__(self) -> str:
         return (
             f"the environment variable {self.env}"
             if self.env
-            else f"the Secret block {self.secret_block!r} of Prefect"
+            else f"the Prefect Secret block {self.secret_block!r}"
         )
 
 
@@ -174,8 +174,8 @@ def check_references_allowed(references: Credentials) -> None:
     for name, reference in references.items():
         if reference.env and reference.env not in (name.upper(), *roots.environment_variables):
             raise UsageError(
-                f"credentials.{name}: a served run may not read the environment variable "
-                f"{reference.env}; name it in the config of hallmark serve, or use a Prefect "
+                f"credentials.{name}: a served run is not allowed to read the environment variable "
+                f"{reference.env}; reference it in the config of hallmark serve, or use a Prefect "
                 "Secret block"
             )
 
@@ -215,13 +215,13 @@ def _read_secret_block(name: str, setting: str) -> str:
         block: Any = Secret.load(name, _sync=True)
     except ValueError as error:
         raise UsageError(
-            f"{setting}: the Prefect server has no Secret block {name!r}; create it on the page "
-            "Blocks of the server, or change the name in the config"
+            f"{setting}: the Prefect server has no Secret block {name!r}; create it on the "
+            "server's Blocks page, or change the name in the config"
         ) from error
     except Exception as error:  # the client's errors have many types
         raise HallmarkError(
             f"{setting}: the Secret block {name!r} cannot be read from the Prefect server "
-            f"({get_short_error_line(error)}); check that the server answers, then run again"
+            f"({get_short_error_line(error)}); check that the server responds, then run again"
         ) from error
     value = block.value.get_secret_value()
     return value if isinstance(value, str) else json.dumps(value)

@@ -43,7 +43,7 @@ async def create_dead_run_automation(config_name: str, deployment_ids: Sequence[
     """
     automation = Automation(
         name=f"hallmark {config_name}: mark dead runs as crashed",
-        description="Created by hallmark serve. It marks a run as Crashed if its process sends no "
+        description="Created by hallmark serve. Marks a run as Crashed if its process sends no "
         f"heartbeat for {SILENCE_SECONDS} s.",
         trigger=EventTrigger(
             posture=Posture.Proactive,

@@ -143,13 +143,15 @@ class DeploymentRunner(Runner):  # type: ignore[misc]  # mypy skips prefect.runn
             if newest is None or not missed:
                 break
             for flow_run in missed:
-                message = f"Its time was missed; the scheduled run {newest.name} runs in its place."
+                message = (
+                    f"Its scheduled time was missed; the scheduled run {newest.name} runs instead."
+                )
                 await self._client.set_flow_run_state(flow_run.id, Cancelled(message=message))
             missed_count += len(missed)
         if newest is not None and missed_count:
             log.warning(
-                "%d scheduled runs were missed while nobody could start them; they are cancelled, "
-                "and the newest one, %s, runs now",
+                "%d scheduled runs were missed while no process could start them; they are "
+                "cancelled, and the newest run, %s, starts now",
                 missed_count,
                 newest.name,
             )
@@ -187,13 +189,13 @@ class DeploymentRunner(Runner):  # type: ignore[misc]  # mypy skips prefect.runn
             error = await client.api_healthcheck()
         if error and not self.is_server_away:
             log.warning(
-                "the Prefect server at %s does not answer (%s); runs continue, and new ones start "
-                "when it answers again",
+                "the Prefect server at %s does not respond (%s); runs continue, and new runs start "
+                "when it responds again",
                 client.api_url,
                 _get_first_line(error),
             )
         elif self.is_server_away and not error:
-            log.warning("the Prefect server at %s answers again", client.api_url)
+            log.warning("the Prefect server at %s responds again", client.api_url)
         self.is_server_away = error is not None
 
 

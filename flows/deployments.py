@@ -87,10 +87,10 @@ def serve_deployments(
     server_url = PREFECT_API_URL.value()
     if not server_url:
         raise HallmarkError(
-            f"serve needs a Prefect server, but PREFECT_API_URL is not set; {START_SERVER_HINT}"
+            f"serve requires a Prefect server, but PREFECT_API_URL is not set; {START_SERVER_HINT}"
         )
     if not is_prefect_server_reachable(server_url):
-        raise HallmarkError(f"no Prefect server answers at {server_url}; {START_SERVER_HINT}")
+        raise HallmarkError(f"no Prefect server responds at {server_url}; {START_SERVER_HINT}")
 
     from prefect.types.entrypoint import EntrypointType
 
@@ -112,8 +112,8 @@ def serve_deployments(
     if concurrent_runs is not None:
         set_concurrency_limit(opened_store, concurrent_runs)
         print(
-            f"flow runs on the store at the same time: {concurrent_runs} (concurrency limit "
-            f"{get_limit_name(opened_store)} of Prefect)",
+            f"concurrent flow runs on the store: {concurrent_runs} (Prefect concurrency limit "
+            f"{get_limit_name(opened_store)})",
             flush=True,
         )
     deployments: list[Any] = [

@@ -102,7 +102,7 @@ def find_finding(run: Run, finding_name: str) -> Report:
             riskiest = max(metric_findings, key=compute_scaled_distance_beyond_null)
             raise UsageError(
                 f"{audit} has {len(names)} findings named {finding_name!r:.120}, one for each "
-                "slice; specify one, such as the one with the largest risk, "
+                "slice; specify one, such as the finding with the largest risk, "
                 f"{format_finding_name(riskiest)}; hallmark findings {run.id} --audit {audit} "
                 "lists all"
             )
@@ -288,8 +288,8 @@ def trace_finding(
     if attribute and has_model_text:
         raise UsageError(
             f"{finding_name!r:.120} is about text that the model generated, but --attribute "
-            "explains only likelihoods; remove --attribute, and the trace shows which training "
-            "documents contain the generated text"
+            "explains only likelihoods; remove --attribute to see which training documents contain "
+            "the generated text"
         )
     resolved = resolve_audited_checkpoint(run)
     redaction_artifacts = (

@@ -18,7 +18,7 @@ def finetune(request: RunRequest) -> str:
     with start_run(request) as run:
         if run.config.finetune is None:
             raise UsageError(
-                "the config has no section [finetune]; add one that specifies the task and its data"
+                "the config has no [finetune] section; add one that specifies the task and its data"
             )
         resolved = resolve_checkpoint(run.store, request.checkpoint)
         run.update_record(checkpoint=get_permanent_name(run.store, resolved, request.checkpoint))

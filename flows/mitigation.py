@@ -88,9 +88,8 @@ def find_source_document_ids(
     if not document_ids:
         raise UsageError(
             f"{', '.join(finding_names)} cannot be traced to any training document, because the "
-            "rows of these findings refer to no document and the training text does not contain "
-            "the text that the model generated; choose another finding, or use only "
-            "--toxicity-threshold"
+            "rows of these findings refer to no documents and the training text does not contain "
+            "the generated text; choose another finding, or use only --toxicity-threshold"
         )
     if "leave_out" in resolved.corpus.latest_addition:  # documents excluded before stay excluded
         excluded_earlier = (

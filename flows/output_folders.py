@@ -40,9 +40,9 @@ def resolve_output_folder(name: str, content: str) -> Path:
     """
     folder = Path(os.path.realpath(name))
     if not name:
-        problem = "the name of the folder is empty"
+        problem = "the folder name is empty"
     elif not name.isprintable():
-        problem = f"the name of the folder, {escape_name(name)}, has invisible characters"
+        problem = f"the folder name {escape_name(name)} contains invisible characters"
     else:
         problem = _find_location_problem(folder)
     if problem:
@@ -55,12 +55,12 @@ def _find_location_problem(folder: Path) -> str:
         if parent.is_symlink():  # links that lead elsewhere were followed
             return f"{parent} is a link to itself"
         if is_store_folder(parent):
-            return f"{folder} is inside of the store {parent}"
+            return f"{folder} is inside the store {parent}"
     for parent in folder.parents:
         if os.path.exists(parent) and not parent.is_dir():
             return f"{folder} cannot be created, because {parent} is not a folder"
         if os.path.lexists(parent / MANIFEST_NAME):
-            return f"{folder} is inside of the release {parent}"
+            return f"{folder} is inside the release {parent}"
     if folder.exists() and not folder.is_dir():
         return f"{folder} is not a folder"
     return ""

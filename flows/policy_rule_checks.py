@@ -72,14 +72,14 @@ def check_policy_rules(config: Any, store_name: str | None = None) -> None:
         if rule.metric not in known_metrics:
             name = rule.metric[:MAX_VALUE_CHARACTERS]
             raise UsageError(
-                f"policy.rules.{rule_name}.metric: the audit {rule.audit} does not measure "
+                f"policy.rules.{rule_name}.metric: the {rule.audit} audit does not measure "
                 f"{name!r}{format_closest_name_hint(name, known_metrics)}; it measures "
                 f"{', '.join(known_metrics)}"
             )
         if rule.metric in METRICS_WITHOUT_INTERVAL[rule.audit]:
             raise UsageError(
                 f"policy.rules.{rule_name}.metric: {rule.metric} never has a confidence interval, "
-                f"so no rule about it can pass; choose a metric of the audit {rule.audit} that has "
+                f"so no rule about it can pass; choose a metric of the {rule.audit} audit that has "
                 f"an interval: {', '.join(_list_metrics_with_interval(rule.audit))}"
             )
         if rule.is_about_previous and not _has_direction(rule):
@@ -93,7 +93,7 @@ def check_policy_rules(config: Any, store_name: str | None = None) -> None:
             raise UsageError(f"policy.rules.{rule_name}.{setting}: {bound_problem}")
         if missing_setting := _find_missing_setting(rule, config):
             raise UsageError(
-                f"policy.rules.{rule_name}.metric: the audit {rule.audit} measures {rule.metric} "
+                f"policy.rules.{rule_name}.metric: the {rule.audit} audit measures {rule.metric} "
                 f"only with {missing_setting}; add this to the config or remove the rule"
             )
         if rule.slice is None:

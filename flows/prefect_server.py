@@ -49,8 +49,8 @@ def wait_for_prefect_server(run_id: str, status: str, timeout: float) -> bool:
     if not timeout:
         return False
     log.warning(
-        "run %s has ended in the store (%s), but the Prefect server at %s does not answer; waiting "
-        "up to %.0f s to report it",
+        "run %s has ended in the store (%s), but the Prefect server at %s does not respond; "
+        "waiting up to %.0f s to report this",
         run_id,
         status,
         server_url,

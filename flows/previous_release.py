@@ -183,7 +183,7 @@ def _explain_incomparability_with_previous(
                 get_current_session().check_artifact_file_sizes([artifact])
         return explain_incomparability(audit, [previous_audits, current_audits])
     except HallmarkError as error:
-        return f"the results of the previous run cannot be read: {error}"
+        return f"the previous run's results cannot be read: {error}"
 
 
 def has_audited_checkpoint(run: Run, checkpoint: Artifact) -> bool:

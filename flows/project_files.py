@@ -25,8 +25,8 @@ name = "mine" # the name of the runs, and the title of the cards
 [answers]
 file = "{ANSWERS_NAME}" # your answers to the card questions
 
-# The texts. This source is an invented town, so that the config runs as it is. Replace it with your
-# own texts, for example with files that have one JSON object on each line, and its text in "text".
+# The text sources. This source is an invented town, so the config runs as is. Replace it with your
+# own text, for example files with one JSON object per line and the text in its "text" field.
 [[ingest.sources]]
 kind = "town"
 name = "town"
@@ -37,7 +37,7 @@ name = "town"
 # path = "letters/*.jsonl.gz"
 # licence = "CC BY 4.0"
 
-# Texts that are planted to measure memorisation: only for models that nobody will use.
+# Plant canaries to measure memorisation; enable this only for models that nobody will use.
 [plant_canaries]
 enabled = false
 
@@ -46,15 +46,15 @@ steps = 500
 """
 
 STATEMENTS_START = """
-# Facts that only a person knows. Remove the "# " in front of a key and write what is true.
-# Questions without a statement or an answer are shown as unanswered on the card.
+# Facts that only a person knows. To state one, remove the "# " in front of its key and enter the
+# value. Questions without a statement or an answer are shown as unanswered on the card.
 """
 
 ANSWERS_START = f"""\
 # Your answers to the questions in the datasheet and the model card, keyed by question id.
-# {CONFIG_NAME} names this file. To answer a question, remove the "# " in front of its id and write
-# the answer between the quotes; use \"\"\" for multi-line answers. An answer replaces what the
-# config states. What Hallmark measured is always shown, with your answer next to it.
+# {CONFIG_NAME} refers to this file. To answer a question, remove the "# " in front of its id and
+# write the answer between the quotes; use \"\"\" for multi-line answers. An answer replaces what
+# the config states. What Hallmark measured is always shown, with your answer next to it.
 """
 
 #: Fields of cards that are no statements of a person.

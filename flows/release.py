@@ -159,8 +159,8 @@ def find_release_candidate(
     if stated_verdict != policy.verdict:
         is_policy_unmet |= stated_verdict in ("fail", "not_shown")
         reasons.append(
-            f"the model card has the status “{status}”, which contradicts the verdicts that run "
-            f"{run.id} records; repeat the audit"
+            f"the model card has the status “{status}”, which contradicts the verdicts recorded by "
+            f"run {run.id}; repeat the audit"
         )
     for audit, reason in run.read_failure_reason_by_audit().items():
         reasons.append(f"{audit} failed ({_shorten_reason(reason)})")

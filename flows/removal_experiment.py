@@ -78,15 +78,15 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
     if "/" in run_name or "@" in run_name:
         raise UsageError(
             f"{run_name}: hallmark prove needs a run in this store, because it repeats the whole "
-            "training; specify the id of a run (to list all runs: hallmark runs)"
+            "training; specify a run id (to list all runs: hallmark runs)"
         )
     run = open_run(run_name, store)
     if run.flow != "pipeline":
         description = {"trial": "a trial of a study", "study": "a study"}.get(run.flow)
-        description = description or f"a run of the flow {run.flow}"
+        description = description or f"a run of the {run.flow} flow"
         raise UsageError(
-            f"run {run.id} is {description}, which hallmark prove cannot repeat; choose a run of "
-            "the command hallmark run"
+            f"run {run.id} is {description}, which hallmark prove cannot repeat; choose a run that "
+            "was started with hallmark run"
         )
     if "pretrain" not in run.stages:
         raise UsageError(
@@ -116,10 +116,10 @@ def list_finding_audits(finding_names: Sequence[str]) -> list[str]:
     audit_names = {name.partition(".")[0] for name in finding_names} or {*DEFAULT_AUDITS}
     if unknown_names := sorted(audit_names - {*AUDIT_DESCRIPTIONS}):
         raise UsageError(
-            "the name of a finding begins with the name of its audit, but there is no audit "
+            "finding names begin with the audit name, but there is no audit "
             f"{unknown_names[0]!r:.80}"
-            f"{format_closest_name_hint(unknown_names[0], AUDIT_DESCRIPTIONS)}; choose from "
-            f"{', '.join(AUDIT_DESCRIPTIONS)}"
+            f"{format_closest_name_hint(unknown_names[0], AUDIT_DESCRIPTIONS)}; "
+            f"choose from {', '.join(AUDIT_DESCRIPTIONS)}"
         )
     return [name for name in AUDIT_DESCRIPTIONS if name in audit_names]
 
@@ -258,7 +258,7 @@ def plan_removal_cases(run: Run, finding_names: Sequence[str]) -> SourceDocument
     )
     if not selected_findings:
         raise UsageError(
-            f"run {run.id} has no finding of {' or '.join(DEFAULT_AUDITS)} to test, because no "
+            f"run {run.id} has no {' or '.join(DEFAULT_AUDITS)} findings to test, because no "
             "canaries were planted or no values were measured; specify findings, as for hallmark "
             "trace"
         )
@@ -314,8 +314,8 @@ def write_removal_lists(run: Run, source_documents: Table, folder: Path) -> Remo
     removed_ids = sorted(set(removed_rows["doc_id"].to_pylist()))
     if not removed_ids:
         raise UsageError(
-            "these findings cannot be traced to any training document, so none can be removed; "
-            "specify other findings"
+            "these findings cannot be traced to any training document, so no documents can be "
+            "removed; specify other findings"
         )
     tokens_by_document = dict(
         zip(*(removed_rows[column].to_pylist() for column in ("doc_id", "tokens")), strict=True)
@@ -386,7 +386,7 @@ def check_arms_comparable(runs_by_arm: Mapping[str, Run], audit_names: Sequence[
         for other_arm in other_arms:
             if reason := explain_incomparability(audit, [base_arm, other_arm]):
                 raise HallmarkError(
-                    f"{other_arm.name} cannot be compared with the base in the audit {audit}: "
+                    f"{other_arm.name} cannot be compared with the base in the {audit} audit: "
                     f"{reason}"
                 )
 

@@ -47,7 +47,7 @@ class TensorBoardConfig(StageConfig):
     """Settings of the event files for TensorBoard."""
 
     folder: Folder | None = Field(
-        None, min_length=1, description="folder of the event files, with one subfolder for each run"
+        None, min_length=1, description="folder for event files, with one subfolder per run"
     )
 
 
@@ -57,18 +57,20 @@ class MLflowConfig(StageConfig):
     uri: Address | None = Field(
         None,
         min_length=1,
-        description="folder of an MLflow file store, or address of a tracking server",
+        description="folder of an MLflow file store, or tracking server address",
     )
-    experiment: Name = Field("hallmark", description="name of the experiment to which runs belong")
+    experiment: Name = Field(
+        "hallmark", description="name of the experiment that contains the runs"
+    )
 
 
 class WandbConfig(StageConfig):
     """Settings of Weights & Biases."""
 
     folder: Folder | None = Field(
-        None, min_length=1, description="folder in which the files of runs are written"
+        None, min_length=1, description="folder to which run files are written"
     )
-    project: Name = Field("hallmark", description="name of the project to which runs belong")
+    project: Name = Field("hallmark", description="name of the project that contains the runs")
     mode: Literal["offline", "online"] = Field(
         "offline",
         description="whether runs are only written to the folder (offline; 'wandb sync' uploads "
@@ -82,7 +84,7 @@ class PrometheusConfig(StageConfig):
     folder: Folder | None = Field(
         None,
         min_length=1,
-        description="folder that Prometheus' node exporter reads with its textfile collector",
+        description="folder that the Prometheus node exporter reads with its textfile collector",
     )
 
 
@@ -92,10 +94,10 @@ class OpenLineageConfig(StageConfig):
     uri: Address | None = Field(
         None,
         min_length=1,
-        description="file to which events are appended, one JSON object per line, or address of a "
-        "server; an address without a path means its endpoint /api/v1/lineage",
+        description="file to which events are appended, one JSON object per line, or server "
+        "address; an address without a path refers to the /api/v1/lineage endpoint",
     )
-    namespace: Name = Field("hallmark", description="namespace of the jobs")
+    namespace: Name = Field("hallmark", description="job namespace")
 
 
 class ReportersConfig(StageConfig):
@@ -126,9 +128,9 @@ def check_reporter_settings(report_to: tuple[ReporterName, ...], settings: Repor
     """
     for name in report_to:
         if report_to.count(name) > 1:
-            raise ValueError(f"report_to names {name!r} twice; remove one of the two")
+            raise ValueError(f"report_to lists {name!r} twice; remove the duplicate")
         required_setting = REQUIRED_SETTINGS[name]
         if getattr(getattr(settings, name), required_setting) is None:
             raise ValueError(
-                f"report_to names {name!r}, so reporters.{name}.{required_setting} must be set"
+                f"report_to lists {name!r}, so reporters.{name}.{required_setting} must be set"
             )

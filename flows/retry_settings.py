@@ -17,13 +17,13 @@ class StageRetryConfig(StageConfig):
         None,
         ge=0,
         le=MAX_COUNT,
-        description="number of further executions of this stage; by default retry.count",
+        description="number of retries of this stage; defaults to retry.count",
     )
     delay_seconds: float | None = Field(
         None,
         ge=0,
         le=MAX_DELAY_SECONDS,
-        description="seconds before a further execution of this stage; by default "
+        description="delay in seconds before a retry of this stage; defaults to "
         "retry.delay_seconds",
     )
 
@@ -35,14 +35,13 @@ class RetryConfig(StageConfig):
         1,
         ge=0,
         le=MAX_COUNT,
-        description="number of further executions of a stage that failed for a reason that may "
-        "disappear",
+        description="number of retries of a stage that failed for a possibly temporary reason",
     )
     delay_seconds: float = Field(
-        0.0, ge=0, le=MAX_DELAY_SECONDS, description="seconds before a further execution"
+        0.0, ge=0, le=MAX_DELAY_SECONDS, description="delay in seconds before a retry"
     )
     stages: dict[str, StageRetryConfig] = Field(
-        {}, description="other values for some stages, by the name of the stage's section"
+        {}, description="different values for individual stages, by the name of the stage's section"
     )
 
     def get_policy(self, label: str, stage_name: str) -> RetryPolicy:

@@ -84,7 +84,7 @@ def publish_outcome(run: Run) -> None:
         )
 
     with BackgroundListener(
-        publish, "Prefect's page of the outcome", drain_timeout=PUBLISH_TIMEOUT
+        publish, "Prefect's outcome page", drain_timeout=PUBLISH_TIMEOUT
     ) as listener:
         listener(Event("done", "run-outcome"))
 
@@ -227,8 +227,8 @@ def check_audits_and_policy(run: Run) -> None:
         for row in traceable_rows[:1]
     ]
     raise PolicyViolationError(
-        f"{policy.describe()}; {'; '.join(descriptions)}; {''.join(trace_hints)}"
-        f"all verdicts are on the model card and in the table verdicts of run {run.id}"
+        f"{policy.describe()}; {'; '.join(descriptions)}; {''.join(trace_hints)}all verdicts are "
+        f"on the model card and in the verdicts table of run {run.id}"
         + (f"; {failure_text}" if failure_text else "")
     )
 

@@ -104,20 +104,20 @@ class RunRequest(BaseModel):
     config: Text | dict[str, Any] | None = Field(
         None,
         title="Config",
-        description="A .toml file, the name of a config that comes with Hallmark, or a complete "
-        "config as an object; by default that of the run that trained the checkpoint, and "
-        '"demo" without a checkpoint.',
+        description="A .toml file, the name of a config that is included with Hallmark, or a "
+        "complete config as an object; defaults to the config of the run that trained the "
+        'checkpoint, or to "demo" without a checkpoint.',
     )
     overrides: tuple[Override, ...] = Field(
         (),
         title="Overrides",
-        description="Settings that replace those of the config, such as pretrain.train.steps=100.",
+        description="Settings that override the config, such as pretrain.train.steps=100.",
     )
     audits: AuditSelection | None = Field(
-        None, title="Audits", description="The audits to run; by default all."
+        None, title="Audits", description="Audits to run; defaults to all audits."
     )
     until: Annotated[str, _Enumerated(_list_stage_names)] | None = Field(
-        None, title="Last stage", description="Stop after this stage; by default run all stages."
+        None, title="Last stage", description="Stop after this stage; runs all stages by default."
     )
     start: Text | None = Field(
         None,
@@ -128,20 +128,20 @@ class RunRequest(BaseModel):
     store: Text | None = Field(
         None,
         title="Store",
-        description="A folder or a URI; by default the store that the config specifies, otherwise "
-        "the value of the environment variable HALLMARK_STORE, or else ./runs.",
+        description="A folder or a URI; defaults to the store that the config specifies, then to "
+        "the HALLMARK_STORE environment variable, then to ./runs.",
     )
     hash_sources: StrictBool = Field(
         False,
         title="Hash sources",
-        description="Read and hash every source file, even if its size, its times and its inode "
-        "show no change since the previous run.",
+        description="Read and hash every source file, even if its size, timestamps and inode have "
+        "not changed since the previous run.",
     )
     experiment_arm: Text | None = Field(
         None,
         title="Arm of an experiment",
-        description="Leave this empty. The commands mitigate and prove name the arm that a run is, "
-        'so that "latest" does not mean it.',
+        description="Leave this empty. The mitigate and prove commands set it to a run's arm, "
+        'which excludes that run from "latest".',
     )
 
     @model_validator(mode="before")
@@ -158,13 +158,13 @@ class RunRequest(BaseModel):
         for name in fields:
             if name not in ("flow", *field_names):
                 raise UsageError(
-                    f"the flow {flow_name} has no parameter {name!r:.80}"
-                    f"{format_closest_name_hint(name, field_names)}; its parameters are "
-                    f"{', '.join(field_names)}"
+                    f"the {flow_name} flow has no parameter "
+                    f"{name!r:.80}{format_closest_name_hint(name, field_names)}; its parameters "
+                    f"are {', '.join(field_names)}"
                 )
         for name in REQUIRED_FIELDS_BY_FLOW.get(flow_name, ()):
             if fields.get(name) is None:
-                raise UsageError(f"the flow {flow_name} needs the parameter {name}; add it")
+                raise UsageError(f"the {flow_name} flow needs the parameter {name}; add it")
         return fields
 
     @field_validator("config", mode="before")
@@ -172,7 +172,7 @@ class RunRequest(BaseModel):
     def _check_config_type(cls, config: Any) -> Any:
         if config is None or (config and isinstance(config, str | dict)):
             return config
-        raise ValueError("must be a .toml file, the name of a config, or an object")
+        raise ValueError("must be a .toml file, a config name, or an object")
 
     @field_validator("audits")
     @classmethod
@@ -194,13 +194,13 @@ class RunRequest(BaseModel):
             UsageError: If one is unknown, missing or wrong, in one sentence.
         """
         if "flow" in parameters:
-            raise UsageError(f"the flow {flow_name} has no parameter 'flow'; remove it")
+            raise UsageError(f"the {flow_name} flow has no parameter 'flow'; remove it")
         fields = {**parameters, "flow": flow_name}
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
             problem = format_validation_error(error, fields, (), cls)
-            raise UsageError(f"the parameters of the flow {flow_name}: {problem}") from error
+            raise UsageError(f"the parameters of the {flow_name} flow: {problem}") from error
 
     @classmethod
     def from_record(cls, record: Any) -> Self:

@@ -83,7 +83,7 @@ TRIAL_FLOW = "trial"
 #: Names in files that become parts of paths: this pattern allows none that leaves its folder.
 SAFE_NAME_PATTERN = re.compile(r"\w+")
 
-EMPTY_STORE_NAME = "the name of the store is empty; specify a folder or a URI"
+EMPTY_STORE_NAME = "the store name is empty; specify a folder or a URI"
 
 
 def resolve_store_uri(store_name: str | None = None) -> str:
@@ -350,7 +350,7 @@ class Run:
         schemas = [table.schema.remove_metadata() for table in rows_by_stage.values()]
         if any(schema != schemas[0] for schema in schemas):
             raise HallmarkError(
-                f"the tables {table_name!r} of run {self.id} differ between stages; choose one: "
+                f"the {table_name!r} tables of run {self.id} differ between stages; choose one: "
                 + ", ".join(
                     f"read_table({table_name!r}, stage={label!r})" for label in tables_by_stage
                 )
@@ -496,11 +496,11 @@ def open_run(
     if stage is not None and name == "latest":
         for run in iter_latest_candidates(store):
             if stage in run.stages:
-                log_which_run_is_latest(run.id, f"the newest run with the stage {stage}")
+                log_which_run_is_latest(run.id, f"the newest run with the {stage} stage")
                 return run
         raise UsageError(
-            f"no run in the store {store.uri} has the stage {stage} yet; start one with: "
-            "hallmark run CONFIG"
+            f"no run in the store {store.uri} has the {stage} stage yet; start one with: hallmark "
+            "run CONFIG"
         )
     matches = [run_id for run_id in run_ids if run_id.startswith(name)]
     if name in run_ids:
@@ -512,7 +512,7 @@ def open_run(
         matches = newest_ids if name == "latest" else matches
     if len(matches) > 1:
         raise UsageError(
-            f"the store {store.uri} has {len(matches)} runs whose ids begin with {name!r}; write "
+            f"the store {store.uri} has {len(matches)} runs whose ids begin with {name!r}; specify "
             f"more of the id, such as {matches[-1]}"
         )
     if not matches:
@@ -584,7 +584,7 @@ def _check_request(record: Record, store: Store) -> None:
     try:
         request = RunRequest.from_record(request_record)
         if request.flow != record["flow"]:
-            raise HallmarkError(f"it asks for the flow {request.flow}, not {record['flow']!r:.80}")
+            raise HallmarkError(f"it requests the {request.flow} flow, not {record['flow']!r:.80}")
     except HallmarkError as error:
         raise HallmarkError(
             f"run {run_id}: the request in {store.uri}/runs/{run_id}/run.json cannot be used: "

@@ -115,8 +115,8 @@ def _check_replaceable(folder: Path) -> None:
         not entry_names <= SITE_CONTENT or "index.html" not in entry_names or store_run
     ):
         raise UsageError(
-            f"{folder} contains files that do not belong to a site and would be lost; specify a "
-            "new or empty folder, or the folder of an earlier site"
+            f"{folder} contains files that are not part of a site and would be lost; specify a new "
+            "or empty folder, or the folder of an earlier site"
         )
 
 

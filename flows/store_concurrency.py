@@ -58,8 +58,7 @@ def occupy_store(store: Store) -> Iterator[None]:
     run_limit = read_run_limit(limit_name)
     if run_limit is not None and not _try_to_occupy(place, limit_name):
         log.warning(
-            "waiting for a place: the concurrency limit %s allows %d at a time of the flow runs on "
-            "the store %s%s",
+            "waiting for a slot: the concurrency limit %s is %d for flow runs on the store %s%s",
             limit_name,
             run_limit,
             store.uri,
@@ -67,7 +66,7 @@ def occupy_store(store: Store) -> Iterator[None]:
         )
         while not _try_to_occupy(place, limit_name):
             time.sleep(ATTEMPT_INTERVAL)
-        log.warning("a place of the concurrency limit %s is free; the run starts", limit_name)
+        log.warning("a slot of the concurrency limit %s is free; the run starts", limit_name)
     try:
         yield
     finally:
@@ -75,7 +74,7 @@ def occupy_store(store: Store) -> Iterator[None]:
             place.close()
         except httpx.HTTPError as error:  # the lease expires
             log.warning(
-                "the place of the concurrency limit %s was not given back (%s); it is free after "
+                "the slot of the concurrency limit %s was not released (%s); it will be free after "
                 "%.0f s",
                 limit_name,
                 str(error).split("\n")[0] or type(error).__name__,
@@ -95,7 +94,7 @@ def read_run_limit(limit_name: str) -> int | None:
         return None
     except httpx.HTTPError as error:
         log.warning(
-            "the concurrency limit of the store cannot be read from Prefect's server (%s); the run "
+            "the store's concurrency limit cannot be read from the Prefect server (%s); the run "
             "starts without it",
             str(error).split("\n")[0] or type(error).__name__,
         )

@@ -238,8 +238,8 @@ class _StoreCopy:
             stages[:shared_count] != stored_stages[:shared_count]
         ):
             raise HallmarkError(
-                f"the store {self.target.uri} has another run with the id {run.id}, so nothing was "
-                "copied; choose another store"
+                f"the store {self.target.uri} has a different run with the id {run.id}, so nothing "
+                "was copied; choose another store"
             )
         is_newer = (len(stages), run.record["ended"] or "") >= (
             len(stored_stages),
@@ -264,8 +264,8 @@ class _StoreCopy:
                 artifacts.append(node.artifact)
             elif name in required_names:
                 raise HallmarkError(
-                    f"nothing was copied: the store {self.source.uri} has no artifact {name}, to "
-                    "which a run refers; run again to rebuild it"
+                    f"nothing was copied: the store {self.source.uri} does not contain the "
+                    f"artifact {name} that a run refers to; run again to rebuild it"
                 )
             else:
                 self.report.missing_inputs.append(name)
@@ -295,9 +295,9 @@ class _StoreCopy:
                 stored.content_digest != artifact.content_digest
             ):
                 raise HallmarkError(
-                    f"the store {self.target.uri} has the artifact {artifact.name} with other "
-                    "content, as two machines can compute it, so nothing was copied; choose "
-                    "another store"
+                    f"the store {self.target.uri} contains the artifact {artifact.name} with "
+                    "different content, because results can differ between machines, so nothing "
+                    "was copied; choose another store"
                 )
             unpurged_ids = artifact.purge_time_by_doc_id.keys() - stored.purge_time_by_doc_id.keys()
             if unpurged_ids:
@@ -336,7 +336,7 @@ class _StoreCopy:
             if doc_id in purged_ids:
                 raise HallmarkError(
                     f"document {doc_id} was purged in the store {self.target.uri} on "
-                    f"{purged_ids[doc_id][:10]}, and the copy would bring it back with "
+                    f"{purged_ids[doc_id][:10]}, and the copy would restore it with "
                     f"{min(changed_files)}, so nothing was copied; purge it in the other store, "
                     f"too, then repeat the command: hallmark purge {doc_id} --store "
                     f"{self.source.uri}"
@@ -419,7 +419,7 @@ class _StoreCopy:
         stored = self.target.find_artifact(*artifact.name.split("/"))
         if stored is None or stored.content_digest != artifact.content_digest:
             raise HallmarkError(
-                f"another process wrote {artifact.name} with other content into the store "
+                f"another process wrote {artifact.name} with different content into the store "
                 f"{self.target.uri} during the copy, so no run was copied; choose another store"
             )
 
@@ -469,8 +469,8 @@ class _StoreCopy:
             if _hash_stored_object(self.target, key) != entry["sha256"]:
                 self.target.delete([key])
                 raise HallmarkError(
-                    f"{self.target.uri}/{key} did not arrive as it was sent: its SHA-256 differs; "
-                    "no run was copied; check the disk or the network, then repeat the command"
+                    f"{self.target.uri}/{key} changed during the copy (its SHA-256 hash differs), "
+                    "so no run was copied; check the disk or the network, then repeat the command"
                 )
             return 1
 
@@ -516,7 +516,7 @@ class _StoreCopy:
                 raise HallmarkError(
                     f"{self.target.uri}/{key} already exists with different content, and reviews "
                     "and releases are never overwritten; no run was copied; find out which of the "
-                    "two files is right, and remove the other one"
+                    "two files is correct, then remove the other"
                 )
 
 
@@ -525,9 +525,9 @@ def _check_paths_are_free(artifact: Artifact) -> None:
     for entry in artifact.iter_file_entries():
         if entry["path"].split("/")[0] in ("manifest.json", TOMBSTONES_FILE):
             raise HallmarkError(
-                f"nothing was copied: artifact {artifact.name} is damaged: its manifest.json "
-                f"gives a file the path {entry['path']!r:.80}; remove the artifact's folder and "
-                "run again to rebuild it"
+                f"nothing was copied: artifact {artifact.name} is damaged: its manifest.json lists "
+                f"a file with the path {entry['path']!r:.80}; remove the artifact's folder and run "
+                "again to rebuild it"
             )
 
 

@@ -229,7 +229,7 @@ def study(config: dict[str, Any], store: str) -> str:
         if not verdicts_by_trial:
             name, reason = next(iter(excluded_trials.items()))
             raise HallmarkError(
-                "no trial (synthetic corpus and model) of the study gave a usable result; "
+                "no trial (synthetic corpus and model) of the study produced a usable result; "
                 f"{name}: {reason}"
             )
         rates_config = ErrorRatesConfig(

@@ -69,8 +69,8 @@ class FullAuditConfig(StageConfig):
         len(SENTENCE_FRAMES),
         ge=2,
         le=len(SENTENCE_FRAMES),
-        description="number of sentence templates that the full audits use, out of those in the "
-        "built-in grammar",
+        description="number of sentence templates from the built-in grammar that the full audits "
+        "use",
     )
     reference_secrets_factor: int = Field(
         6,
@@ -82,7 +82,7 @@ class FullAuditConfig(StageConfig):
     stride_tokens: int = Field(
         1,
         ge=1,
-        description="distance in tokens between the starts of successive windows of a passage",
+        description="distance in tokens between the starts of successive windows in a passage",
     )
 
 
@@ -90,7 +90,8 @@ class StudyConfig(StageConfig):
     """All settings of a study."""
 
     name: PathSafeName = Field(
-        "study", description="name of the study; an unfinished study of the same name is continued"
+        "study",
+        description="name of the study; an unfinished study with the same name is continued",
     )
     store: str | None = Field(
         None,
@@ -106,10 +107,10 @@ class StudyConfig(StageConfig):
     mapper: str = Field(
         "processes",
         description="where the worker processes of each trial (synthetic corpus with its model) "
-        "run; accepts the same values as the `mapper` setting of the command 'run'",
+        "run; accepts the same values as the `mapper` setting of the 'run' command",
     )
     report_to: tuple[()] = Field(
-        (), description="not available: a study reports to no other system"
+        (), description="not available: a study does not report to other systems"
     )
     reporters: None = Field(None, description="not available: a study has no reporters")
     retry: RetryConfig = RetryConfig()
@@ -139,7 +140,7 @@ class StudyConfig(StageConfig):
         "are trained; set by the study",
     )
     parallel_trials: int = Field(
-        2, ge=1, le=256, description="number of trials that run at the same time"
+        2, ge=1, le=256, description="number of trials that run in parallel"
     )
     seed: int = Field(
         0,

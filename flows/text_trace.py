@@ -80,7 +80,7 @@ class TextTracer:
         if resolved.corpus is None:
             raise UsageError(
                 f"the training documents of {resolved.name} are unknown, so no text can be traced "
-                "to them; choose a checkpoint that Hallmark has trained"
+                "to them; choose a checkpoint trained by Hallmark"
             )
         documents = TrainingDocuments.from_checkpoint(resolved, redactor=None)
         if redact:
@@ -188,11 +188,11 @@ def check_traceable(text: str) -> None:
         UsageError: If it is empty, too long or not valid Unicode.
     """
     if not text.strip():
-        raise UsageError("the text is empty; specify the text whose origin you want to find")
+        raise UsageError("the text is empty; specify the text to trace")
     if len(text) > MAX_TRACED_CHARACTERS:
         raise UsageError(
-            f"the text has more than {MAX_TRACED_CHARACTERS:,} characters; trace parts of it one "
-            "after the other"
+            f"the text has more than {MAX_TRACED_CHARACTERS:,} characters; trace it in smaller "
+            "parts"
         )
     try:
         text.encode()

@@ -45,9 +45,9 @@ class TrainingStop:
         rules = ", ".join(map(escape_invisible, self.failed_rules))
         noun = "rule" if len(self.failed_rules) == 1 else "rules"
         return (
-            f"training was stopped because its checkpoint of step {self.step} failed the "
-            f"{noun} {rules} of the policy in the audit run {self.audit_run}; its checkpoints "
-            "remain in the store; to continue training, run the same command again"
+            f"training was stopped because its checkpoint at step {self.step} failed the policy "
+            f"{noun} {rules} in audit run {self.audit_run}; its checkpoints remain in the store; "
+            "to continue training, run the same command again"
         )
 
 

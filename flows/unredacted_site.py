@@ -47,7 +47,7 @@ def write_unredacted_site(run: Run, output_folder: Path | None = None) -> Path:
 
     if run.status == "running":
         raise UsageError(
-            f"run {run.id} is still running; wait until it has finished before you write its "
+            f"run {run.id} is still running; wait until it has finished before writing its "
             "unredacted pages"
         )
     folder = (output_folder or run.store.local_folder / DEFAULT_FOLDER_NAME).resolve()

@@ -66,8 +66,8 @@ def find_version_changes(runs: Sequence[Run]) -> list[VersionChange]:
     if len({run.id for run in runs}) < MIN_COMPARED_RUNS:
         raise UsageError(
             f"--declare-equivalent needs at least {MIN_COMPARED_RUNS} runs of different configs, "
-            f"and {len({run.id for run in runs})} is named; name one more: "
-            "hallmark replay RUN RUN --declare-equivalent"
+            f"but only {len({run.id for run in runs})} is specified; specify another run: hallmark "
+            "replay RUN RUN --declare-equivalent"
         )
     store = runs[0].store
     equivalent_versions = EquivalentVersions(store)
@@ -91,7 +91,7 @@ def find_version_changes(runs: Sequence[Run]) -> list[VersionChange]:
         if record := equivalent_versions.find_record(library, installed_version):
             raise HallmarkError(
                 f"{record}, which does not hold for all stages of these runs; to declare it again, "
-                f"remove {store.root_folder or store.uri}/{record.key}, and name at least "
+                f"remove {store.root_folder or store.uri}/{record.key}, and specify at least "
                 f"{MIN_COMPARED_RUNS} runs that have all stages"
             )
         changes.append(_build_change(library, installed_version, uses))
@@ -135,9 +135,9 @@ def _build_change(library: str, installed_version: str, uses: Sequence[_Use]) ->
     [counted_version] = counted_versions
     if not is_patch_release(installed_version, counted_version):
         raise UsageError(
-            f"{library} {installed_version} cannot be declared equal to {counted_version}: only "
-            "patch releases can, whose first two numbers and build are the same; install such a "
-            "version, or run the configs again"
+            f"{library} {installed_version} cannot be declared equal to {counted_version}, because "
+            "only patch releases with the same first two numbers and build can be equal; install "
+            "such a version, or run the configs again"
         )
     labels_by_run: dict[str, list[str]] = {}
     for use in uses:
@@ -156,7 +156,7 @@ def _build_change(library: str, installed_version: str, uses: Sequence[_Use]) ->
     if len({*computations.values()}) < MIN_COMPARED_RUNS:
         raise UsageError(
             f"the runs do not use {library} in the same stages with different configs, so they "
-            f"cannot show that {installed_version} equals {counted_version}; name runs whose "
+            f"cannot show that {installed_version} equals {counted_version}; specify runs whose "
             "configs differ in more than the cards"
         )
     return VersionChange(library, installed_version, counted_version, labels_by_run)
@@ -241,9 +241,9 @@ def declare_equivalent_versions(
     for record in records:
         if not store.create_if_absent(record.key, record.to_json()):
             raise HallmarkError(
-                f"another process wrote {store.root_folder or store.uri}/{record.key} meanwhile, "
-                "so this declaration was not recorded; see what it declares, then repeat the "
-                "command if needed"
+                f"another process wrote {store.root_folder or store.uri}/{record.key} in the "
+                "meantime, so this declaration was not recorded; check what the file declares, "
+                "then repeat the command if needed"
             )
     return records
 
@@ -259,6 +259,6 @@ def _check_content_is_equal(report: ReplayReport, changes: Sequence[VersionChang
         )
         raise HallmarkError(
             f"nothing was declared: in the replay of run {report['run']} with "
-            f"{' and '.join(map(str, changes))}, the stage {row['label']} {difference}; run the "
+            f"{' and '.join(map(str, changes))}, the {row['label']} stage {difference}; run the "
             "configs again to compute their artifacts with the installed versions"
         )

@@ -119,7 +119,7 @@ class ReviewPages:
         try:
             if not signature:
                 raise UsageError(
-                    "no signature was given; choose the signature file or paste its text"
+                    "no signature was provided; choose the signature file or paste its text"
                 )
             store_review(self.reader.store, waiting.statement, f"{signature}\n".encode())
         except HallmarkError as error:

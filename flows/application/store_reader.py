@@ -216,7 +216,7 @@ class StoreReader:
         if artifact.stage != card:
             raise HallmarkError(
                 f"{run.stages[card]['artifact']} is damaged: its manifest.json in "
-                f"{self.store.uri}/{artifact.folder} names another stage "
+                f"{self.store.uri}/{artifact.folder} specifies another stage "
                 f"({artifact.stage!r:.80}); remove this folder and run again to rebuild the card"
             )
         key = self._identify_contents(artifact)

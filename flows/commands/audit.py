@@ -29,7 +29,7 @@ def audit(
         Parameter(
             name="--set",
             negative="",
-            help="Override a setting of the audits, e.g. respond.batch_size=8; can be repeated.",
+            help="Override an audit setting, e.g. respond.batch_size=8; can be repeated.",
         ),
     ] = None,
     store: StoreOption = None,

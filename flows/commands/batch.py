@@ -102,7 +102,7 @@ def describe_training_batch(run: Run, step: int | None, redact: bool = False) ->
     if step is None or not 1 <= step <= train_config.steps:
         problem = "--step is missing" if step is None else f"there is no step {step}"
         raise UsageError(
-            f"{problem}: run {run.id} has the training steps 1 to {train_config.steps}; choose one "
+            f"{problem}: run {run.id} has training steps 1 to {train_config.steps}; choose one "
             "with --step"
         )
     sequence_numbers = select_batch_rows(

@@ -77,8 +77,8 @@ def compare(
         comparison = report_run_comparison(run_comparison)
     elif folder is not None:
         raise UsageError(
-            "--output writes the comparison of two runs or checkpoints; specify exactly two (the "
-            "site has a page for all checkpoints of a training run: hallmark export-site)"
+            "--output requires exactly two runs or checkpoints; for a page about all checkpoints "
+            "of a training run, use: hallmark export-site"
         )
     else:
         comparison = compare_checkpoints(find_audited_checkpoints(opened_store, checkpoints))
@@ -96,8 +96,8 @@ def compare(
     )
     if comparison["unreadable"]:
         raise HallmarkError(
-            f"the tables of {', '.join(comparison['unreadable'])} cannot be read; run hallmark "
-            "verify to find damaged files, then run the audits again"
+            f"the tables of these audits cannot be read: {', '.join(comparison['unreadable'])}; "
+            "run hallmark verify to find damaged files, then rerun the audits"
         )
 
 
@@ -173,9 +173,9 @@ def _render_findings(rows: Sequence[Report], other_names: Sequence[str]) -> list
     if equal_count:
         lines += [
             "",
-            f"{format_count(equal_count, 'finding')} {'has' if equal_count == 1 else 'have'} "
-            "the same value for every checkpoint (for example, the value of a baseline on the same "
-            "text); --json lists all findings",
+            f"{format_count(equal_count, 'finding')} {'has' if equal_count == 1 else 'have'} the "
+            "same value for every checkpoint (for example, a baseline that is evaluated on the "
+            "same text); --json lists all findings",
         ]
     return lines
 

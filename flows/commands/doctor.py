@@ -84,7 +84,7 @@ def _check_device() -> CheckResult:
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
         count = torch.cuda.device_count()
-        prefix = "1 GPU: " if count == 1 else f"{count} GPUs, the first of which is "
+        prefix = "1 GPU: " if count == 1 else f"{count} GPUs; first GPU: "
         message = f"{prefix}{properties.name}, {properties.total_memory >> 30} GiB"
     else:
         capability = torch.backends.cpu.get_cpu_capability()
@@ -124,12 +124,12 @@ def _check_prefect() -> CheckResult:
         return {
             "check": "prefect",
             "is_ok": True,
-            "message": "each command starts its own server; scheduled runs need one that keeps "
-            f"running: {START_SERVER_HINT}",
+            "message": "each command starts its own server, but scheduled runs need a permanent "
+            f"one; {START_SERVER_HINT}",
         }
     is_answering = is_prefect_server_reachable(server_url)
     message = f"server at {server_url} " + (
-        "answers" if is_answering else f"does not answer; {START_SERVER_HINT}"
+        "responds" if is_answering else f"does not respond; {START_SERVER_HINT}"
     )
     return {"check": "prefect", "is_ok": is_answering, "message": message}
 
@@ -155,18 +155,18 @@ def _check_remote_store(store: Store) -> CheckResult:
         store.delete([key])
     if not is_creation_conditional:
         message = (
-            f"{store.uri} overwrites an existing object even if asked to create it only if it is "
-            "absent, so two machines could overwrite each other's artifacts; use an object store "
-            "with conditional writes (the header If-None-Match)"
+            f"{store.uri} overwrites an existing object even when a conditional write forbids it, "
+            "so two machines could overwrite each other's artifacts; use an object store that "
+            "supports conditional writes (the If-None-Match header)"
         )
     elif not is_replacement_conditional:
         message = (
-            f"{store.uri} overwrites a changed object even if asked to replace it only if it is "
-            "unchanged, so two machines could do the same work and lose each other's training "
-            "states; use an object store with conditional writes (the header If-Match)"
+            f"{store.uri} overwrites a changed object even when a conditional write forbids it, so "
+            "two machines could do the same work and lose each other's training states; use an "
+            "object store that supports conditional writes (the If-Match header)"
         )
     else:
-        message = f"{store.uri} can be written"
+        message = f"{store.uri} is writable"
     is_ok = is_creation_conditional and is_replacement_conditional
     return {"check": "store", "is_ok": is_ok, "message": message}
 

@@ -33,20 +33,20 @@ def render_usage(fields: dict[str, Any]) -> str:
     ]
     lines += ["", "artifacts by run"]
     lines += [
-        f"{row['bytes'] / 1e6:>12,.1f} MB  {row['run']:<34} "
-        f"{row['own_bytes'] / 1e6:,.1f} MB of them used by no other run"
+        f"{row['bytes'] / 1e6:>12,.1f} MB  {row['run']:<34} {row['own_bytes'] / 1e6:,.1f} MB not "
+        "used by other runs"
         for row in fields["runs"]
     ]
     lines += [
         "",
         f"{fields['shared_bytes'] / 1e6:>12,.1f} MB  shared by several runs",
-        f"{fields['reclaimable_bytes'] / 1e6:>12,.1f} MB  can be removed: hallmark gc",
+        f"{fields['reclaimable_bytes'] / 1e6:>12,.1f} MB  can be removed with: hallmark gc",
     ]
     problems = fields["problems"]
     if problems:
         lines.append(
             f"{format_count(len(problems), 'damaged run or artifact', 'damaged runs or artifacts')}"
-            " not counted; details: hallmark gc"
+            " not counted; for details, run: hallmark gc"
         )
     return "\n".join(lines)
 

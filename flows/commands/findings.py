@@ -94,8 +94,8 @@ def list_findings(run: Run, audit: str | None = None) -> list[Row]:
     audits = [name for name in AUDIT_DESCRIPTIONS if f"audit_{name}" in run.stages]
     if not audits:
         raise UsageError(
-            f"run {run.id} has no audits, so it has no findings; choose a run that has audits "
-            "(to list all runs: hallmark runs), or audit a model with: hallmark audit CHECKPOINT"
+            f"run {run.id} has no audits and therefore no findings; choose an audited run (to list "
+            "all runs: hallmark runs), or audit a model with: hallmark audit CHECKPOINT"
         )
     if audit is not None and audit not in audits:
         raise UsageError(f"run {run.id} has no audit {audit!r}; it has {', '.join(audits)}")

@@ -36,9 +36,9 @@ def _check_prefect_server_answers() -> None:
     server_url = PREFECT_API_URL.value() or ""
     if not is_prefect_server_reachable(server_url):
         raise HallmarkError(
-            f"no Prefect server answers at {server_url!r}, the address in PREFECT_API_URL or in "
-            f"Prefect's profile; {START_SERVER_HINT}; or unset the address, so that each command "
-            "starts its own server"
+            f"no Prefect server responds at {server_url!r}, the address in PREFECT_API_URL or in "
+            f"the Prefect profile; {START_SERVER_HINT}; or unset the address to have each command "
+            "start its own server"
         )
 
 
@@ -246,7 +246,7 @@ def render_passed_rules(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
         nearest = max(rows, key=lambda row: row["distance"])
         name = format_finding_name(nearest)
         findings = (
-            f"{format_count(len(rows), 'finding')}, of which {name} is closest to failing"
+            f"{format_count(len(rows), 'finding')} (closest to failing: {name})"
             if len(rows) > 1
             else name
         )

@@ -128,8 +128,8 @@ def _render_corpus(report: Report) -> str:
         lines.append(f"  {source['source']}: {document_count}, {byte_size}{share_note}")
         if source["quarantined"]:
             lines.append(
-                "    unreadable records, which the run will quarantine: "
-                f"{source['quarantined']:,}; the first is {source['first_quarantined']}"
+                f"    unreadable records that the run will quarantine: {source['quarantined']:,} "
+                f"(first: {source['first_quarantined']})"
             )
         is_reported = any(source.get("problem", "") in row["reason"] for row in report["stages"])
         if source.get("problem") and not is_reported:
@@ -173,7 +173,7 @@ def _describe_estimate_basis(report: Report) -> str:
     if sample["is_complete"]:
         return f"exact, because all documents were read ({sample_size})"
     if not sample["documents"]:
-        return "no document could be read"
+        return "no documents could be read"
     return (
         f"estimated from a sample of {sample_size} and scaled in proportion to bytes; duplicates "
         "of documents outside the sample could not be found"
@@ -201,8 +201,8 @@ def _render_training(report: Report) -> str:
         f"{format_count(training['steps'], 'step')}, {epochs_text}",
         f"memory: weights {format_byte_count(memory['weights'])}, gradients "
         f"{format_byte_count(memory['gradients'])}, optimizer "
-        f"{format_byte_count(memory['optimizer'])}; in total "
-        f"{format_byte_count(memory['total'])} (computed); activations need additional memory",
+        f"{format_byte_count(memory['optimizer'])}; {format_byte_count(memory['total'])} in total "
+        "(computed); activations require additional memory",
     ]
     if step:
         lines.append(
@@ -220,7 +220,7 @@ def _render_notes_and_warnings(report: Report) -> str:
     for warning in report["warnings"]:
         lines.append(f"{'WILL FAIL' if warning['is_certain'] else 'warning'}: {warning['message']}")
     if not report["warnings"]:
-        lines.append("no problem was found")
+        lines.append("no problems found")
     return "\n".join(lines)
 
 

@@ -44,7 +44,7 @@ def gc(
     """
     if not unfinished_hours >= 0:
         raise UsageError(
-            f"--unfinished-hours is {unfinished_hours:g}, but must be a number that is not negative"
+            f"--unfinished-hours is {unfinished_hours:g}, but must be a non-negative number"
         )
     report = collect_garbage(
         open_store(store, create=False), delete=delete, unfinished_hours=unfinished_hours
@@ -84,8 +84,8 @@ def render_garbage(fields: dict[str, Any]) -> str:
         lines.append(f"{total} removed from {fields['store']}")
     elif fields["garbage"]:
         lines.append(
-            f"{total} can be removed from {fields['store']}; nothing was changed; --delete removes "
-            "them, and --json lists them"
+            f"{total} can be removed from {fields['store']}; nothing was changed; use --delete to "
+            "remove them or --json to list them"
         )
     else:
         lines.append(f"nothing can be removed from {fields['store']}")
@@ -97,8 +97,8 @@ def render_garbage(fields: dict[str, Any]) -> str:
     problems = fields["problems"]
     if problems:
         lines.append(
-            "all committed artifacts are kept, because it is unknown what damaged runs and "
-            "artifacts need:"
+            "all committed artifacts are kept, because damaged runs and artifacts may still need "
+            "them:"
         )
         lines += problems[:MAX_SHOWN_PROBLEMS]
         if len(problems) > MAX_SHOWN_PROBLEMS:

@@ -100,7 +100,7 @@ def generate(
         Hide personal data, planted secrets and offensive texts, as the pages do.
     """
     if not prompt.strip():
-        raise UsageError("the prompt is empty; specify the beginning of a text")
+        raise UsageError("the prompt is empty; specify some text")
     try:
         prompt.encode()
     except UnicodeEncodeError as error:
@@ -490,7 +490,7 @@ def render_generation(report: Report) -> str:
         log_prob_text = (
             f"log p {output['log_prob']:.2f}, {output['log_prob_per_token']:.2f} per token"
         )
-        end_note = ", reached the end of the text" if output["reached_end_token"] else ""
+        end_note = ", reached the end-of-text token" if output["reached_end_token"] else ""
         token_count_text = f"{format_count(output['token_count'], 'token')}{end_note}"
         lines += ["", f"{output['method']} ({settings}): {log_prob_text}, {token_count_text}"]
         lines += [f"    | {escape_invisible(line)}" for line in output["text"].splitlines() or [""]]

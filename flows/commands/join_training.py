@@ -66,12 +66,13 @@ def read_rendezvous(run: Run) -> RendezvousAddress:
     train_config = load_config(run.record["config"]).pretrain.train
     if train_config.hosts == 1:
         raise UsageError(
-            f"run {run.id} trains on one host; to train on several, set pretrain.train.hosts and "
-            "pretrain.train.rendezvous in its config"
+            f"run {run.id} trains on one host; to train on several hosts, set pretrain.train.hosts "
+            "and pretrain.train.rendezvous in its config"
         )
     if run.store.root_folder is None:
         raise UsageError(
-            f"the store {run.store.uri} is no folder, but hosts that train together must share one"
+            f"the store {run.store.uri} is not a folder, but hosts that train together must share "
+            "a store folder"
         )
     return train_config.parse_rendezvous()
 
@@ -86,7 +87,9 @@ def wait_for_job(run: Run, rendezvous: RendezvousAddress) -> Path:
     from hallmark.model.training.hosts import connect_to_store, is_listening, read_offer
     from hallmark.model.training.training_step import TrainingError
 
-    log.log(NOTICE, "waiting for the training of run %s at %s", run.id, rendezvous)
+    log.log(
+        NOTICE, "waiting for the first host of run %s to start training at %s", run.id, rendezvous
+    )
     while not is_listening(rendezvous):
         run = open_run(run.id, run.store)
         if "pretrain" in run.stages:
@@ -94,7 +97,7 @@ def wait_for_job(run: Run, rendezvous: RendezvousAddress) -> Path:
         if run.status != "running":
             raise HallmarkError(
                 f"run {run.id} is {run.status}, so no host can join its training; start it again "
-                "on the first host, then run this command with the id of the new run"
+                "on the first host, then run this command with the new run's id"
             )
         time.sleep(POLL_SECONDS)
     try:
@@ -118,8 +121,8 @@ def find_job(run: Run, folder_name: str) -> Path:
     job_path = run.store.work_folder / folder_name / JOB_FILE
     if not re.fullmatch(r"pretrain-[0-9a-f]+", folder_name) or not job_path.is_file():
         raise HallmarkError(
-            f"the store {run.store.uri} has no training like that of the first host; all hosts "
-            "must see the same store at the same path"
+            f"the store {run.store.uri} does not contain the first host's training; all hosts must "
+            "access the same store at the same path"
         )
     try:
         job = read_job(str(job_path))
@@ -127,8 +130,8 @@ def find_job(run: Run, folder_name: str) -> Path:
         raise HallmarkError(str(error).rstrip(".")) from error
     if job.work_folder.parent != job_path.parent:
         raise HallmarkError(
-            f"the first host trains in {job.work_folder.parent}, but on this host the folder is "
-            f"{job_path.parent}; all hosts must see the same store at the same path"
+            f"the first host trains in {job.work_folder.parent}, but this host's training folder "
+            f"is {job_path.parent}; all hosts must access the same store at the same path"
         )
     versions = job.versions
     own_versions = read_training_versions()

@@ -83,9 +83,7 @@ def mitigate(
     opened_store = open_store(store, create=False)
     resolved_checkpoint = resolve_trained_checkpoint(opened_store, checkpoint)
     if not findings and toxicity_threshold is None:
-        raise UsageError(
-            "there is nothing to remove; specify findings, or set --toxicity-threshold, or both"
-        )
+        raise UsageError("nothing to remove; specify findings, --toxicity-threshold or both")
     if rows < 1:
         raise UsageError(f"--rows is {rows}; it must be at least 1")
     source_run = resolved_checkpoint.source_run
@@ -169,12 +167,12 @@ def render_dry_run(report: Report) -> str:
         [
             *lines,
             f"the treatment arm would train without {format_count(len(documents), 'document')} "
-            f"({size}), the control arm without an equal number of randomly chosen documents",
+            f"({size}), and the control arm without an equal number of randomly chosen documents",
             f"estimated time: about {format_duration(2 * sum(seconds.values()))} for two arms, "
             f"each with {format_duration(seconds['training'])} of training and "
             f"{format_duration(seconds['audits'])} of audits; the estimate is based on the stages "
             f"of run {report['run']}",
-            f"hallmark trace {report['run']} DOC_ID shows the whole text of a document",
+            f"hallmark trace {report['run']} DOC_ID shows a document's full text",
         ]
     )
 
@@ -194,8 +192,7 @@ def render_mitigation(report: Report) -> str:
     for name, finding in report["findings"].items():
         lines += _render_finding_effect(name, finding, report["incomparable"])
     lines += [
-        f"cost of the removal in bits per byte of all held-out text: {_format_loss_pair(row)}, no "
-        "interval"
+        f"removal cost in bits per byte of all held-out text: {_format_loss_pair(row)}, no interval"
         for row in report["heldout_loss"]
         if row["kind"] == "all" and None not in row["values"]
     ]
@@ -205,7 +202,7 @@ def render_mitigation(report: Report) -> str:
         f"{format_count(control_count, 'document')}"
     )
     if control_count < removed_count:
-        lines.append("fewer documents were removed at random, because no more were available")
+        lines.append("fewer documents were removed at random because no others were available")
     if report["documents_file"]:
         lines.append(
             "the documents to which the findings were traced are listed in "
@@ -226,7 +223,7 @@ def _render_finding_effect(
 ) -> list[str]:
     """Format how a finding differs between the arms, or why it was not compared."""
     if finding is None:
-        reason = refusal_reasons.get(name.partition(".")[0], "one of the arms has no such finding")
+        reason = refusal_reasons.get(name.partition(".")[0], "one arm lacks this finding")
         return [f"{escape_invisible(name)} was not compared: {escape_invisible(reason)}"]
     lines = [f"{escape_invisible(name)} ({finding['title']})"]
     arm_labels = ("control arm", "treatment arm", "checkpoint before")

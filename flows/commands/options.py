@@ -15,7 +15,7 @@ OverridesOption = Annotated[
     Parameter(
         name="--set",
         negative="",
-        help="Override a setting of the config, e.g. pretrain.train.steps=100; can be repeated.",
+        help="Override a config setting, e.g. pretrain.train.steps=100; can be repeated.",
     ),
 ]
 
@@ -43,7 +43,7 @@ OnlyOption = Annotated[
     Parameter(
         name="--only",
         negative="",
-        help="Run only these audits; separate the names with commas, or repeat the option.",
+        help="Run only these audits; separate names with commas or repeat the option.",
     ),
 ]
 SkipOption = Annotated[
@@ -51,7 +51,7 @@ SkipOption = Annotated[
     Parameter(
         name="--skip",
         negative="",
-        help="Run all audits except these; separate the names with commas, or repeat the option.",
+        help="Run all audits except these; separate names with commas or repeat the option.",
     ),
 ]
 
@@ -62,9 +62,9 @@ StoreOption = Annotated[
     Parameter(
         name="--store",
         validator=_check_store_name,
-        help="The store: a folder, a URI, or the .toml file of a config that specifies a store; by "
-        "default the store that the config specifies, otherwise the value of the environment "
-        "variable HALLMARK_STORE, or else ./runs.",
+        help="Store folder or URI, or a .toml config file that specifies a store; defaults to the "
+        "store that the config specifies, then to the HALLMARK_STORE environment variable, then to "
+        "./runs.",
     ),
 ]
 AllowedSignersOption = Annotated[
@@ -72,9 +72,8 @@ AllowedSignersOption = Annotated[
     Parameter(
         name="--allowed-signers",
         env_var="HALLMARK_ALLOWED_SIGNERS",
-        help="File that lists the public keys of the reviewers, in the format that ssh-keygen uses "
-        "for allowed signers; by default the value of the environment variable "
-        "HALLMARK_ALLOWED_SIGNERS.",
+        help="File with the reviewers' public keys, in the allowed signers format of ssh-keygen; "
+        "defaults to the value of the HALLMARK_ALLOWED_SIGNERS environment variable.",
     ),
 ]
 RevokedKeysOption = Annotated[
@@ -82,9 +81,9 @@ RevokedKeysOption = Annotated[
     Parameter(
         name="--revoked-keys",
         env_var="HALLMARK_REVOKED_KEYS",
-        help="File of revoked keys, or a key revocation list made with ssh-keygen -k; signatures "
-        "by revoked keys do not count; by default the value of the environment variable "
-        "HALLMARK_REVOKED_KEYS.",
+        help="File with revoked keys, or a key revocation list created with ssh-keygen -k; "
+        "signatures by revoked keys do not count; defaults to the value of the "
+        "HALLMARK_REVOKED_KEYS environment variable.",
     ),
 ]
 JsonOption = Annotated[

@@ -123,7 +123,8 @@ def render_plan(report: Report) -> str:
     blocks = [heading, _render_stages(report["stages"]), _render_corpus(report["corpus"])]
     blocks += [_render_training(report["training"])]
     blocks += [
-        f"total time: about {_format_range(report['seconds'], format_duration)}, without the audits"
+        f"total time: about {_format_range(report['seconds'], format_duration)}, excluding the "
+        "audits"
     ]
     warnings = [
         f"{'WILL FAIL' if warning['is_certain'] else 'warning'}: {warning['message']}"
@@ -180,13 +181,13 @@ def _render_corpus(corpus: Report) -> str:
         [
             f"corpus: {format_byte_count(corpus['text_bytes'])} of source text in about "
             f"{format_count(round(corpus['documents']), 'document')}",
-            f"  time: about {_format_range(corpus['seconds'], format_duration)}, of which "
-            f"{format_duration(serial)} ({serial_share}) in one process; more hosts do not shorten "
-            "this part",
+            f"  time: about {_format_range(corpus['seconds'], format_duration)}, including "
+            f"{format_duration(serial)} ({serial_share}) in a single process that more hosts do "
+            "not speed up",
             "  processor time: about "
             f"{_format_range(corpus['processor_seconds'], format_duration)}",
-            f"  memory: at most {format_byte_count(corpus['worker_memory_bytes'])} per worker, as "
-            "measured, because the partitions keep their size; main process about "
+            f"  memory: at most {format_byte_count(corpus['worker_memory_bytes'])} per worker (as "
+            "measured, because partition size stays the same); main process about "
             f"{_format_range(corpus['main_memory_bytes'], format_byte_count)}, by the end of "
             f"{corpus['main_memory_stage']}",
             f"  disk: artifacts about {_format_range(corpus['output_bytes'], format_byte_count)}, "
@@ -205,8 +206,8 @@ def _render_training(training: Report) -> str:
     else:
         utilisation = training["utilisation"]
         basis = (
-            f"not measured: {training['flops_per_token']:.3g} FLOPs per token on a device of "
-            f"{training['device_tflops']:g} TFLOP/s ({training['device']}), with an assumed "
+            f"not measured: {training['flops_per_token']:.3g} FLOPs per token on a "
+            f"{training['device_tflops']:g} TFLOP/s device ({training['device']}), with an assumed "
             f"utilisation of {utilisation['value']:.0%} ({utilisation['low']:.0%} to "
             f"{utilisation['high']:.0%})"
         )
@@ -216,9 +217,9 @@ def _render_training(training: Report) -> str:
             f"{format_count(training['steps'], 'step')} on "
             f"{format_count(training['devices'], 'device')}",
             f"  time: about {_format_range(training['seconds'], format_duration)}",
-            f"  speed: {speed} tokens per second and device; {basis}",
+            f"  speed: {speed} tokens per second per device; {basis}",
             f"  memory: {format_byte_count(training['memory_bytes'])} for weights, gradients and "
-            "optimizer in each process, and more for activations; disk: "
+            "optimizer in each process, plus activations; disk: "
             f"{format_byte_count(training['checkpoint_bytes'])} per checkpoint",
         ]
     )

@@ -123,8 +123,8 @@ def purge_document(
         purge_list = read_purged_documents(store)
         if not mentions.is_mentioned and doc_id.lower() not in purge_list["documents"]:
             raise UsageError(
-                f"no artifact of the store {store.uri} contains the document {doc_id}; document "
-                "ids are in the 'doc_id' column of the tables"
+                f"no artifact in the store {store.uri} contains the document {doc_id}; the tables "
+                "list document ids in the 'doc_id' column"
             )
         if has_planted_documents(requested_ids, artifacts):
             raise UsageError(
@@ -325,16 +325,16 @@ def render_purge(report: PurgeReport) -> str:
             report["copies"],
         ),
         (
-            "other documents that a table lists as matches of this document; check them yourself",
+            "other documents that a table lists as matches for this document; check them manually",
             report["related_documents"],
         ),
         (
-            "unredacted pages outside the store; delete them yourself",
+            "unredacted pages outside the store; delete them manually",
             report["unredacted_pages"],
         ),
         (
-            "quarantined records from other sources that could be searched only with a guessed "
-            "encoding, because they are not UTF-8",
+            "quarantined records from other sources that are not UTF-8 and were searched with a "
+            "guessed encoding",
             [
                 f"{record_count} of {name}"
                 for name, record_count in report["unreadable_records"].items()
@@ -350,8 +350,8 @@ def render_purge(report: PurgeReport) -> str:
         [
             *lines,
             "from now on, ingest skips the document; runs that contained it can no longer be "
-            "replayed or continued. Sites, copies and caches of this store in other places were "
-            "not changed",
+            "replayed or continued. Sites, copies and caches of this store elsewhere were not "
+            "changed",
         ]
     )
 

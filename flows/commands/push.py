@@ -51,8 +51,8 @@ def split_runs_and_store(
     """
     if len(arguments) < 2:
         raise UsageError(
-            f"specify one or more runs and then the store that is the {role}, for example: "
-            f"hallmark {command} latest s3://bucket/prefix"
+            f"specify one or more runs followed by the {role} store, for example: hallmark "
+            f"{command} latest s3://bucket/prefix"
         )
     return arguments[:-1], arguments[-1]
 
@@ -64,27 +64,28 @@ def render_copy(report: dict[str, Any]) -> str:
         f"{format_count(len(report['runs']), 'run')} copied from {source} to {target}: "
         f"{', '.join(report['runs'])}",
         f"{format_count(report['copied_artifacts'], 'artifact')} copied, "
-        f"{report['present_artifacts']:,} already there; "
-        f"{format_count(report['copied_files'], 'file')} sent, "
-        f"{report['copied_bytes'] / 1e6:,.1f} MB; {format_count(report['reviews'], 'review')}",
+        f"{report['present_artifacts']:,} already present; "
+        f"{format_count(report['copied_files'], 'file')} sent, {report['copied_bytes'] / 1e6:,.1f} "
+        f"MB; {format_count(report['reviews'], 'review')}",
     ]
     if report["purged_documents"]:
         lines.append(
             f"now also recorded as purged in {target}: "
-            f"{join_first_names(report['purged_documents'])}; if other runs there may contain such "
-            f"a document, finish with: hallmark purge DOC_ID --store {target}"
+            f"{join_first_names(report['purged_documents'])}; if other runs there may contain "
+            f"these documents, complete the purge with: hallmark purge DOC_ID --store {target}"
         )
     if report["missing_inputs"]:
         lines.append(
-            f"not copied, because {source} does not have them: "
+            f"not copied, because they are missing from {source}: "
             f"{join_first_names(report['missing_inputs'])}"
         )
     lines += [
-        f"now also equal in {target}: {sentence}" for sentence in report["equivalent_versions"]
+        f"now also treated as equivalent in {target}: {sentence}"
+        for sentence in report["equivalent_versions"]
     ]
     if report["has_other_secret"]:
         lines.append(
-            f"{target} has another secret than {source}, so a run there computes the stages again "
-            "whose ledgers contain hashes of personal data"
+            f"{target} and {source} have different secrets, so runs in {target} recompute the "
+            "stages whose ledgers contain hashes of personal data"
         )
     return "\n".join(lines)

@@ -121,7 +121,7 @@ UNSCORED_REASONS = {
     "other language": "in a language that the scorer does not support",
     "undetermined language": "in an undetermined language and a script that the scorer does not "
     "support",
-    "cleared": "judged harmless by the cheap first scorer of the cascade",
+    "cleared": "judged harmless by the cascade's cheap first scorer",
     "empty": "empty",
     "failed": "failed",
 }
@@ -366,7 +366,7 @@ def render_removals(summary: RemovalSummary | None) -> list[str]:
 def _render_total_line(total: TotalRemovals) -> str:
     stages = ", ".join(f"{row['documents']:,} by {row['stage']}" for row in total["stages"])
     return (
-        f"removed {_format_document_share(total)}: {stages}; this includes "
+        f"removed {_format_document_share(total)}: {stages}, including "
         f"{format_count(total['duplicates'], 'duplicate')} of other documents; no copy of the text "
         f"remains for {format_count(total['lost'], 'document')}"
     )

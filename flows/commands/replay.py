@@ -90,8 +90,8 @@ def replay(
         names = runs or ("latest",)
         if target_store is not None and len(names) > 1:
             raise UsageError(
-                f"--target-store is the store of one replay, and {len(names)} runs are named; "
-                "replay each run with a store of its own, or remove the option"
+                f"--target-store accepts only one run, but {len(names)} runs were specified; "
+                "replay each run with its own store, or remove the option"
             )
         opened_runs = [open_run(name, store, stage="ingest") for name in names]
         return [*{run.id: run for run in opened_runs}.values()]
@@ -166,7 +166,7 @@ def replay_run(
     target_store = open_store(target_uri)
     if target_store.list_folder_names("artifacts"):
         raise UsageError(
-            f"the store {target_uri} already contains artifacts; choose an empty one with "
+            f"the store {target_uri} already contains artifacts; choose an empty store with "
             "--target-store"
         )
     target_location = str(target_store.root_folder or target_store.uri)  # absolute
@@ -202,19 +202,19 @@ def _check_flow_is_replayable(run: Run) -> None:
     """Raise UsageError if runs of this flow cannot be replayed."""
     if run.flow == "audit":
         raise UsageError(
-            f"run {run.id} only audited {run.audited_checkpoint}; replay the run that trained it, "
-            "or audit it again"
+            f"run {run.id} only audited {run.audited_checkpoint}; replay the run that trained the "
+            "checkpoint, or audit it again"
         )
     if run.flow == "prove":
         arm_runs = ", ".join(f"{arm} {run_id}" for arm, run_id in run.record["arms"].items())
         raise UsageError(
-            f"run {run.id} compared other runs; replay these ({arm_runs}), then run hallmark "
+            f"run {run.id} compared other runs; replay those runs ({arm_runs}), then run hallmark "
             "prove again"
         )
     if run.flow not in REPLAYABLE_FLOWS:
         raise UsageError(
-            f"run {run.id} was started by the flow {run.flow!r:.40}, but only runs of the flows "
-            f"{', '.join(REPLAYABLE_FLOWS)} can be replayed; hallmark status {run.id} shows the "
+            f"run {run.id} was started by the {run.flow!r:.40} flow, but only runs of these flows "
+            f"can be replayed: {', '.join(REPLAYABLE_FLOWS)}; hallmark status {run.id} shows the "
             "command that started it"
         )
 
@@ -399,17 +399,14 @@ def render_replay(report: ReplayReport) -> str:
         details = f"  ({', '.join(row['differences'])})" if row["differences"] else ""
         lines.append(f"{row['label']:<20} {row['determinism']:<12} {row['verdict']}{details}")
     unjudged = [row["label"] for row in report["stages"] if row["verdict"] in UNJUDGED_VERDICTS]
-    summary = (
-        "passed: the results of every stage are as reproducible as its determinism class requires"
-    )
+    summary = "passed: every stage is as reproducible as its determinism class requires"
     if unjudged:
         summary += f"; not judged: {', '.join(unjudged)}"
     lines.append(
         summary
         if report["passed"]
-        else "FAILED: some stages are missing or have results that differ from those of the "
-        "original run"
+        else "FAILED: some stages are missing or have results that differ from the original run"
     )
     if report["store"]:
-        lines.append(f"store of the replay: {Path(report['store'])}")
+        lines.append(f"replay store: {Path(report['store'])}")
     return "\n".join(lines)

@@ -93,7 +93,7 @@ def review(
     if decision is None:
         if reviewer or comment or note or expires or key:
             raise UsageError(
-                "a review needs a decision; add --decision approve, approve-with-conditions or "
+                "a review requires a decision; add --decision approve, approve-with-conditions or "
                 "reject"
             )
         if signature is not None:
@@ -109,7 +109,7 @@ def review(
             "--signature stores an existing statement; do not combine it with --decision"
         )
     if not reviewer:
-        raise UsageError("a review needs your name; add --reviewer NAME")
+        raise UsageError("a review requires your name; add --reviewer NAME")
     opened_run = open_run(run, opened_store, stage=card)
     statement = create_review(
         opened_run,
@@ -139,27 +139,28 @@ def _build_report(run: Run, signer_files: SignerFiles) -> Report:
 def _read_statement_of(signature: Path) -> bytes:
     if signature.suffix != SIGNATURE_SUFFIX:
         raise UsageError(
-            f"{signature}: --signature takes the file that ssh-keygen wrote, such as "
+            f"{signature}: --signature accepts only a file written by ssh-keygen, such as "
             f"review-0123456789ab.json{SIGNATURE_SUFFIX}"
         )
     statement_file = signature.with_suffix("")
-    _check_is_file(signature, "specify the file that ssh-keygen wrote")
+    _check_is_file(signature, "specify the file written by ssh-keygen")
     _check_is_file(
-        statement_file, f"copy the statement into the folder of its signature {signature.name}"
+        statement_file,
+        f"copy the statement into the folder that contains its signature {signature.name}",
     )
     statement = _read_file(statement_file, MAX_STATEMENT_BYTES)
     try:
         parse_statement(statement)
     except StatementError as error:
         raise UsageError(
-            f"{statement_file}: this is not a statement that hallmark review wrote: {error}"
+            f"{statement_file}: not a statement written by hallmark review: {error}"
         ) from error
     return statement
 
 
 def _check_is_file(path: Path, remedy: str) -> None:
     if not path.is_file():
-        problem = "this is not a file" if path.exists() else "there is no such file"
+        problem = "not a file" if path.exists() else "there is no such file"
         raise UsageError(f"{path}: {problem}; {remedy}")
 
 

@@ -63,16 +63,14 @@ def serve(
 
     audit_names = parse_audit_names(only)
     if audit_names and not audit_checkpoints and not watch:
-        raise UsageError(
-            "--only selects the audits for --audit-checkpoints and --watch; add one of them"
-        )
+        raise UsageError("--only requires --audit-checkpoints or --watch; add one of these options")
     selected_audits = select_audits(audit_names)
     if poll_seconds is not None and not watch:
-        raise UsageError("--poll-seconds is the interval of --watch; add --watch FOLDER")
+        raise UsageError("--poll-seconds sets the polling interval for --watch; add --watch FOLDER")
     if poll_seconds is None:
         poll_seconds = POLL_SECONDS
     if not 0.5 <= poll_seconds <= 3600:
-        raise UsageError(f"--poll-seconds is {poll_seconds:g}; it must be from 0.5 to 3,600")
+        raise UsageError(f"--poll-seconds is {poll_seconds:g}; it must be between 0.5 and 3,600")
     if concurrent_runs is not None and concurrent_runs < 1:
         raise UsageError(f"--concurrent-runs is {concurrent_runs}; it must be at least 1")
     serve_deployments(

@@ -64,7 +64,7 @@ def list_settings(section: str | None = None) -> list[Row]:
         raise UsageError(
             "there is no section or key "
             f"{section!r}{_format_closest_setting_hint(section, known_names)}; choose a section "
-            f"({', '.join(section_names)}) or a key; the keys outside all sections are "
+            f"({', '.join(section_names)}) or a key; the top-level keys are "
             f"{', '.join(top_level_keys)}"
         )
     return selected_rows
@@ -207,7 +207,7 @@ def _format_setting_details(row: Row) -> tuple[str, ...]:
 
 def _format_default(row: Row) -> str:
     if row["default"] is None:
-        return "none, must be set" if row["required"] else "not set"
+        return "none; must be set" if row["required"] else "not set"
     return json.dumps(row["default"], ensure_ascii=False)
 
 

@@ -362,8 +362,8 @@ def _describe_next_step(report: Report) -> str:
     has_stale_stages = any(stage["stale_reasons"] for stage in report["stages"])
     if report["config_problem"]:
         return (
-            f"the config of the run can no longer be read ({report['config_problem']}), so "
-            "changed settings are not reported"
+            f"the run's config can no longer be read ({report['config_problem']}), so changed "
+            "settings are not reported"
         )
     if report["status"] == "running":
         return "still running"
@@ -373,7 +373,7 @@ def _describe_next_step(report: Report) -> str:
     if report["status"] != "completed":
         return f"continue with: {_format_rerun_command(report)}"
     return (
-        f"run stale stages again with: {_format_rerun_command(report)}"
+        f"rerun stale stages with: {_format_rerun_command(report)}"
         if has_stale_stages
         else "all stages are up to date"
     )

@@ -130,7 +130,7 @@ def render_study(report: Report) -> str:
     for title, table_name in (
         ("share of effects detected at each effect level", "detection_rates"),
         (
-            "share of cases without an effect that gave a false alarm (expected: at most 5 %)",
+            "share of cases without an effect that raised a false alarm (expected: at most 5 %)",
             "false_alarm_rates",
         ),
         ("share of intervals that contain the true value (nominal 95 %)", "interval_coverage"),
@@ -148,7 +148,7 @@ def render_study(report: Report) -> str:
     if report["removal_reductions"]:
         lines += [
             "",
-            "decrease in detected effects after a model is retrained without the documents that "
+            "decrease in detected effects after retraining a model without the documents that "
             "attribution ranks highest (removed) or without randomly chosen documents (random)",
         ]
     for row in report["removal_reductions"]:
@@ -159,8 +159,7 @@ def render_study(report: Report) -> str:
         lines.append(f"    {label:<21} {decrease}{unit_suffix}, n = {row['n']:,}")
     lines += [
         "",
-        "smallest effect level such that, at this and every higher level, effects are detected in "
-        "at least 80 % of cases",
+        "smallest effect level at and above which effects are detected in at least 80 % of cases",
     ]
     kinds_with_effects = {row["kind"] for row in report["detection_rates"] if row["has_effect"]}
     for row in report["smallest_detected"]:

@@ -26,7 +26,7 @@ def render_tables(rows: list[Row]) -> str:
     lines: list[str] = []
     for row in rows:
         telemetry_note = (
-            " (describes the machine; not part of the content that is hashed)"
+            " (describes the machine; excluded from the content hash)"
             if row["is_telemetry"]
             else ""
         )

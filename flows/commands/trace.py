@@ -114,13 +114,13 @@ def trace(
     if rows is not None and rows < 1:
         raise UsageError(f"--rows is {rows}; it must be at least 1")
     if text is not None and text_file is not None:
-        raise UsageError("--text and --text-file cannot be combined; use only one of them")
+        raise UsageError("--text and --text-file cannot be combined; use only one")
     traced_text = text if text_file is None else read_text_file(text_file)
     if traced_text is not None:
         if document_or_finding is not None:
             raise UsageError(
                 f"{document_or_finding!r:.80} was specified in addition to a text; specify only "
-                "one of them"
+                "one of the two"
             )
         if attribute:
             raise UsageError("--attribute needs a finding, such as bias.stereotype_preference")
@@ -237,8 +237,8 @@ def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
         )
     if not stages:
         raise UsageError(
-            f"no stage of run {run.id} contains the document {doc_id}; document ids are in the "
-            "column 'doc_id' of the tables"
+            f"no stage of run {run.id} contains the document {doc_id}; the tables list document "
+            "ids in the 'doc_id' column"
         )
     spans = _find_packed_spans(run, id_bytes)
     return {
@@ -280,7 +280,7 @@ def parse_doc_id(doc_id: str) -> bytes:
         id_bytes = b""
     if len(id_bytes) != ID_TYPE.byte_width:
         raise UsageError(
-            f"{doc_id!r:.80} is neither a doc_id (32 hexadecimal digits, as in the column doc_id) "
+            f"{doc_id!r:.80} is neither a doc_id (32 hexadecimal digits, as in the doc_id column) "
             "nor a finding (audit.metric, such as bias.stereotype_preference)"
         )
     return id_bytes
@@ -482,7 +482,7 @@ def _format_matched_spans(rows: list[Report]) -> str:
     longest = format_count(max(row["run_tokens"] for row in rows), "token")
     return (
         f"{subject} consecutive tokens with the document (at most {longest}); --json lists the "
-        "places"
+        "positions"
     )
 
 
@@ -541,7 +541,7 @@ def _render_training_use(report: Report) -> list[str]:
     lines.append(
         f"read in {format_count(len(steps), 'training step')}: {formatted_steps}"
         if steps
-        else "read in no training step"
+        else "not read in any training step"
     )
     return lines
 
@@ -577,8 +577,8 @@ def render_finding_trace(report: Report) -> str:
             lines += _render_training_document(document)
         if report["min_span_tokens"] and not entry["documents"]:
             lines.append(
-                f"    no {report['min_span_tokens']} consecutive tokens of the model's text occur "
-                "in the training text"
+                f"    no span of {report['min_span_tokens']} consecutive tokens in the model's "
+                "text occurs in the training text"
             )
         if (hidden_count := len(entry["documents"]) - MAX_DOCUMENTS) > 0:
             lines.append(

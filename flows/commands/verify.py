@@ -164,7 +164,7 @@ def _read_or_record_damage(
     try:
         return read_record()
     except (HallmarkError, OSError) as error:
-        verification.damage_messages.append(describe_read_failure(error, "a record of the store"))
+        verification.damage_messages.append(describe_read_failure(error, "a store record"))
         return None
 
 

@@ -50,14 +50,14 @@ def render_verification(report: dict[str, Any]) -> str:
     ]
     if not report["is_run_signed"] and not report["approvals"]:
         lines.append(
-            f"no signature was checked, because of the problems below; {MANIFEST_NAME} names run "
-            f"{report['run']}"
+            f"no signatures were checked because of the problems below; {MANIFEST_NAME} specifies "
+            f"run {report['run']}"
         )
     elif not report["is_run_signed"]:
         reviewed_runs = ", ".join(report["reviewed_runs"])
         lines.append(
-            f"no signature confirms that the release is from run {report['run']}, as release.json "
-            f"says{f'; the approvals name run {reviewed_runs}' if reviewed_runs else ''}"
+            f"release.json specifies run {report['run']}, but no signature confirms "
+            f"this{f'; the approvals refer to run {reviewed_runs}' if reviewed_runs else ''}"
         )
     for approval in report["approvals"]:
         lines.append(f"{format_card_kind(approval['card']['kind'])}: {approval['description']}")
@@ -68,8 +68,8 @@ def render_verification(report: dict[str, Any]) -> str:
         ]
     if report["has_own_signers"] and not report["problems"]:
         lines.append(
-            "the signers come from the list in the release itself; compare their keys with keys "
-            "that you know, or specify your own list with --allowed-signers"
+            "the list of signers is part of the release itself; compare the signers' keys with "
+            "keys that you know, or specify your own list with --allowed-signers"
         )
     lines += report["problems"]
     lines.append("the release is NOT valid" if report["problems"] else "the release is valid")

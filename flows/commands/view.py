@@ -44,7 +44,7 @@ def view(
         The port on which it listens; 0 lets the system choose one.
     """
     if not 0 <= port <= MAX_PORT:
-        raise UsageError(f"--port {port}: a port is a number from 0 to {MAX_PORT}")
+        raise UsageError(f"--port {port}: the port must be a number from 0 to {MAX_PORT}")
     signer_files = SignerFiles(allowed_signers, revoked_keys)
     signer_files.check_readable()
     opened_store = open_store(store, create=False)
@@ -54,7 +54,8 @@ def view(
             opened_store, bound_port, signer_files, prepares_pages=True
         )
         print(
-            f"http://{HOST}:{bound_port}/ shows {opened_store.uri}; stop it with Ctrl-C", flush=True
+            f"serving {opened_store.uri} at http://{HOST}:{bound_port}/; press Ctrl-C to stop",
+            flush=True,
         )
         serve_until_interrupted(application, listener)
 

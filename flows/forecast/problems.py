@@ -83,7 +83,7 @@ def _find_empty_splits(
             split == "train" or (split == "validation" and runs_audits)
         )
         yield ForecastProblem(
-            f"the split {split!r} {amount}: {consequences[split]}; {remedy}", is_certain
+            f"the {split!r} split {amount}: {consequences[split]}; {remedy}", is_certain
         )
 
 

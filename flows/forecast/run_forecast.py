@@ -260,7 +260,7 @@ class Forecaster:
             if self._has_failed("plant_canaries"):
                 self._replan_without_canaries(Session(trial_store))
         elif not self.sample.document_count:
-            self.notes.append("no document in the sources could be read, so nothing is estimated")
+            self.notes.append("no documents in the sources could be read, so nothing is estimated")
         is_incomplete = any(label not in self.plan.known_artifacts for label in required_labels)
         if is_incomplete and not self.plan.failure_reasons and self.sample.document_count:
             self._run_stages_on_sample(self.sample)
@@ -327,8 +327,8 @@ class Forecaster:
         config_updates["score_toxicity"] = score_config
         if self.config.score_toxicity.cascade:
             self.notes.append(
-                "the sample was scored without the cascade of score_toxicity, because a sample "
-                "cannot show whether the recall of the cascade suffices or how much time it saves"
+                "the sample was scored without the score_toxicity cascade, because a sample cannot "
+                "show whether the cascade's recall suffices or how much time it saves"
             )
         effects_config = self.config.removal_effects
         if needs_checkpoint_download(effects_config.scorer):
@@ -340,9 +340,9 @@ class Forecaster:
                 update={"scorer": ScorerConfig()}
             )
             self.notes.append(
-                "the weights of Detoxify are not on this machine, so the embedded scorer scored "
-                "the sample; with Detoxify, select_scored keeps different documents, and the "
-                "duration of score_toxicity differs"
+                "the Detoxify weights are not on this machine, so the embedded scorer scored the "
+                "sample; with Detoxify, select_scored keeps different documents, and the "
+                "score_toxicity duration differs"
             )
         sample_config = self.config.model_copy(update=config_updates)
         minimal_ingest = sample.write_minimal_sample(self.folder / "few").build_ingest_config(
@@ -507,10 +507,10 @@ class Forecaster:
         if missing_device:
             self.problems.append(
                 ForecastProblem(
-                    f"pretrain.train.device is {missing_device}, a device that this machine does "
-                    "not have, so training would fail here, and the time and peak memory of "
-                    "training are not estimated; set the device to auto or cpu, or run on a "
-                    "machine that has this device"
+                    f"pretrain.train.device is {missing_device}, but this machine has no such "
+                    "device, so training would fail here, and the training time and peak memory "
+                    "are not estimated; set the device to auto or cpu, or run on a machine with "
+                    "this device"
                 )
             )
             return report
@@ -619,8 +619,8 @@ class Forecaster:
         except HallmarkError:  # a split without text, which other checks report
             return
         row.time_basis = (
-            "estimate: time taken by the baseline models on a part of the text, scaled in "
-            "proportion to bytes and tokens"
+            "estimate: time taken by the baseline models on part of the text, scaled in proportion "
+            "to bytes and tokens"
         )
 
     def _estimate_stage_seconds(self) -> None:

@@ -55,9 +55,8 @@ MIN_MEASURED_BYTES = 1_000_000_000
 
 #: The stages whose time can grow faster than the corpus, with the reason.
 NONLINEAR_STAGES = {
-    "deduplicate_near": "the number of pairs of documents that it compares can grow faster than "
-    "the corpus",
-    "find_repeats": "it searches the text of the whole corpus at once, in the memory of one host",
+    "deduplicate_near": "the number of document pairs to compare can grow faster than the corpus",
+    "find_repeats": "it searches the whole corpus at once in the memory of a single host",
 }
 
 #: The setting of a stage that may differ between a measured run and the planned one.
@@ -158,8 +157,8 @@ def plan_run(
     if not any(measurements.values()) or not sizes_per_token:
         raise UsageError(
             f"no run in the store {opened_store.uri} measured the stages of the config "
-            f"{config_name!r:.80} as far as {LAST_CORPUS_STAGE}; run it on at least 1 GB of text "
-            f"first: {measuring_command}"
+            f"{config_name!r:.80} up to {LAST_CORPUS_STAGE}; first run the config on at least 1 GB "
+            f"of text: {measuring_command}"
         )
     workers = hosts * config.workers
     planned = [
@@ -395,7 +394,7 @@ def find_memory_problems(stages: Sequence[PlannedStage]) -> Iterator[ForecastPro
         yield ForecastProblem(
             f"the main process needs about {largest.main_memory_bytes.value / 1e9:,.0f} GB of "
             f"memory by the end of {largest.label}, but this machine has {memory / 1e9:,.1f} GB; "
-            "start the run on a host with more memory, or divide the corpus"
+            "start the run on a host with more memory, or split the corpus"
         )
 
 
@@ -407,7 +406,7 @@ def find_measurement_gaps(
     if unmeasured:
         yield ForecastProblem(
             f"no run measured {', '.join(unmeasured)} with the settings of this config, so the "
-            f"figures do not include {'it' if len(unmeasured) == 1 else 'them'}; run the config: "
+            f"estimates do not include {'it' if len(unmeasured) == 1 else 'them'}; run the config: "
             f"{measuring_command}"
         )
     growing = [stage for stage in stages if stage.basis in ("byte", "document")]
@@ -421,22 +420,22 @@ def find_measurement_gaps(
             )
         if min(stage.largest_measured_bytes for stage in growing) < MIN_MEASURED_BYTES:
             yield ForecastProblem(
-                "the measured runs are too small for reliable figures; run the config on at least "
-                f"1 GB of text: {measuring_command}"
+                "the measured runs are too small for reliable estimates; run the config on at "
+                f"least 1 GB of text: {measuring_command}"
             )
         single = [stage.label for stage in growing if stage.seconds and stage.seconds.low is None]
         if single:
             yield ForecastProblem(
-                f"one run measured {', '.join(single)}, so these times have no range and include "
-                "the fixed costs in proportion to the size; run the config at a second size"
+                f"only one run measured {', '.join(single)}, so these times have no range and "
+                "scale fixed costs in proportion to the size; run the config at a second size"
             )
     for stage in growing:
         if stage.nonlinear_reason:
             growth = (
                 "its growth was not measured, because the runs have nearly the same size"
                 if stage.growth_exponent is None
-                else "between the largest two sizes, its time grew with the power "
-                f"{stage.growth_exponent:.2f} of the text"
+                else "between the largest two sizes, its time grew in proportion to the text size "
+                f"to the power of {stage.growth_exponent:.2f}"
             )
             yield ForecastProblem(
                 f"the time of {stage.label} may not grow in proportion to the text: "
@@ -454,6 +453,6 @@ def find_scaling_limits(config: Config, hosts: int) -> Iterator[ForecastProblem]
             f"{format_count(hosts, 'host')}"
         )
     yield ForecastProblem(
-        "all runs were measured on single hosts: the speed of a file system and of a network that "
-        "several hosts share was not measured"
+        "all runs were measured on single hosts, so the speed of a shared file system and network "
+        "was not measured"
     )

@@ -210,7 +210,7 @@ def _describe_missing_weights(config: StageConfig) -> str:
             and needs_checkpoint_download(scorer)
         ):
             return (
-                f"the weights of the Detoxify model {scorer.model} are not on this machine; the "
+                f"the weights of the {scorer.model} Detoxify model are not on this machine; the "
                 "run will download them"
             )
     return ""

@@ -211,16 +211,15 @@ def find_training_gaps(
     """Yield what is assumed about the training, and what its config does not fit."""
     if training.basis == "computed":
         yield ForecastProblem(
-            "no run trained a model of this size, so its time follows from its FLOPs; train some "
-            "steps on such a device first"
+            "no run trained a model of this size, so its time is derived from its FLOPs; first "
+            "train some steps on such a device"
             if training.device == "NVIDIA H100"
-            else "the time of the training follows from its FLOPs, not from a measurement"
+            else "the training time is derived from its FLOPs, not from a measurement"
         )
     if training.devices > 1:
         yield ForecastProblem(
-            f"the training is assumed to be {training.devices:,} times as fast on "
-            f"{training.devices:,} devices: the time that they need to exchange gradients was not "
-            "measured"
+            f"training is assumed to be {training.devices:,} times as fast on {training.devices:,} "
+            "devices, because the time needed to exchange gradients was not measured"
         )
     if train_config.steps != training.steps:
         yield ForecastProblem(

@@ -170,26 +170,38 @@ def build_metrics(
         return metrics[-1]
 
     metrics: list[Any] = []
-    status = add("run_status", "1 for the status of the newest run.", (*RUN_LABELS, "status"))
+    status = add(
+        "run_status",
+        "Status of the newest run: 1 for its status, 0 for the others.",
+        (*RUN_LABELS, "status"),
+    )
     verdict = add(
         "run_verdict",
-        "1 for the verdict of the newest run; none: it has no policy, and no audit failed.",
+        "Verdict of the newest run: 1 for its verdict, 0 for the others; none means no policy and "
+        "no failed audit.",
         (*RUN_LABELS, "verdict"),
     )
-    started = add("run_start_timestamp_seconds", "When the newest run started.")
-    duration = add("run_duration_seconds", "How long the newest run took, if it ended.")
+    started = add("run_start_timestamp_seconds", "Start time of the newest run.")
+    duration = add("run_duration_seconds", "Duration of the newest run, if it has ended.")
     last_good = add(
         "last_good_run_timestamp_seconds",
-        "When the newest run ended that completed without a failed audit or policy; 0: none.",
+        "End time of the newest run that completed without a failed audit or policy; 0 if there is "
+        "none.",
     )
-    seconds = add("stage_duration_seconds", "How long a computed stage took.", STAGE_LABELS)
-    cached = add("stage_cached", "Whether the result of a stage was in the store.", STAGE_LABELS)
-    rows = add("stage_rows", "Rows of all tables that a stage wrote.", STAGE_LABELS)
-    byte_sizes = add("stage_bytes", "Bytes of all tables and files of a stage.", STAGE_LABELS)
-    completed = add("stage_completed_units", "Completed units of the running stage.", STAGE_LABELS)
-    total = add("stage_total_units", "All units of the running stage, if known.", STAGE_LABELS)
+    seconds = add("stage_duration_seconds", "Duration of a computed stage.", STAGE_LABELS)
+    cached = add("stage_cached", "Whether a stage's result was in the store.", STAGE_LABELS)
+    rows = add("stage_rows", "Number of rows in all tables that a stage wrote.", STAGE_LABELS)
+    byte_sizes = add(
+        "stage_bytes", "Size of all tables and files of a stage in bytes.", STAGE_LABELS
+    )
+    completed = add(
+        "stage_completed_units", "Number of completed units of the running stage.", STAGE_LABELS
+    )
+    total = add(
+        "stage_total_units", "Total number of units of the running stage, if known.", STAGE_LABELS
+    )
     speed = add(
-        "training_tokens_per_second", "Tokens per second of the running training.", STAGE_LABELS
+        "training_tokens_per_second", "Tokens per second in the running training.", STAGE_LABELS
     )
     # Prometheus refuses a series that occurs twice; cut labels may be equal.
     runs_by_labels = {tuple(run.labels): run for run in reversed([*runs][:MAX_RUNS])}
@@ -221,11 +233,13 @@ def build_metrics(
             if math.isfinite(run.progress.tokens_per_second) and run.progress.tokens_per_second:
                 speed.add_metric(stage_labels, run.progress.tokens_per_second)
     if queue is not None:
-        waiting = add("flow_runs", "Flow runs of the served deployments by state.", ("state",))
+        waiting = add(
+            "flow_runs", "Number of flow runs of the served deployments by state.", ("state",)
+        )
         for state, count in queue.items():
             waiting.add_metric([state], count)
     if read_at is not None:
-        add("store_read_timestamp_seconds", "When the store was last read.", ()).add_metric(
-            [], read_at
-        )
+        add(
+            "store_read_timestamp_seconds", "Time at which the store was last read.", ()
+        ).add_metric([], read_at)
     return metrics

@@ -110,7 +110,7 @@ class OpenLineageReporter:
         if event.kind == "failed":
             # The sentence of an error may quote a text, so only the record of the run has it.
             facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
-                f"{event.description}; run.json of run {self.run.id} says why", "python"
+                f"{event.description}; for the reason, see run.json of run {self.run.id}", "python"
             )
         if event.kind == "cached":
             tags = facets["tags"]

@@ -67,7 +67,7 @@ def check_reporters_installed(names: Sequence[ReporterName], needed_by: str = "r
             importlib.import_module(library)
         except ImportError as error:
             raise UsageError(
-                f"{needed_by} needs the library of {title}, which cannot be imported ({error}); "
+                f"{needed_by} needs the {title} library, which cannot be imported ({error}); "
                 f"install it with pip install -c constraints.txt -e '.[{name}]', or do not use "
                 f"{needed_by} for {title}"
             ) from error
@@ -138,7 +138,7 @@ def open_reporters(
             if not listener.close(max(0.0, deadline - time.monotonic())):
                 log.warning(
                     "%s did not accept all events within %g seconds after the end of the run; the "
-                    "remaining ones are lost",
+                    "remaining events are lost",
                     listener.listener_name,
                     DRAIN_SECONDS,
                 )

@@ -78,10 +78,10 @@ def test_audits_that_need_the_corpus_are_refused_if_they_are_named(gpt2_folder, 
     for name in CORPUS_AUDITS:
         output = hallmark("audit", model, "--only", f"{name},bias", code=2).stderr
         assert (
-            f"the option 'only' ('{name}') selects audits that compare a model with its training "
+            f"the 'only' option ('{name}') selects audits that compare a model with its training "
             "corpus" in output
         )
-    with pytest.raises(UsageError, match=r"the option 'only' \('membership'\) selects audits"):
+    with pytest.raises(UsageError, match=r"the 'only' option \('membership'\) selects audits"):
         hallmark_package.audit(model, store=str(tmp_path / "store"), only=["membership"])
     check_corpus_known(Store(tmp_path / "store"), model, ["bias", "toxicity"])
     check_corpus_known(Store(tmp_path / "store"), model, None)

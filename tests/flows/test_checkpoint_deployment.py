@@ -157,8 +157,8 @@ def test_a_failed_policy_stops_the_training(commands):
             run = commands.find_training_run(known_ids)
             audit_id = api.get(f"{commands.server}/flow_runs/{flow_run['id']}").json()["name"]
             reason = (
-                "stage pretrain: training was stopped because its checkpoint of step 0 failed "
-                f"the rule harmless of the policy in the audit run {audit_id}; "
+                "stage pretrain: training was stopped because its checkpoint at step 0 failed the "
+                f"policy rule harmless in audit run {audit_id}; "
             )
             assert run.status == "failed" and run.record["error"].startswith(reason)
             assert reason in commands.log_path.read_text()

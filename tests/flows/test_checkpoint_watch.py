@@ -170,11 +170,11 @@ def header(text, length=None):
         ),
         (
             write("config.json", '{"transformers_weights": "../model.safetensors"}'),
-            "../model.safetensors, a safetensors file that its config.json names, is missing",
+            "../model.safetensors, a safetensors file listed in its config.json, is missing",
         ),
         (
             write("config.json", '{"transformers_weights": "a.index.json"}'),
-            "a.index.json, which its config.json names, is missing",
+            "a.index.json, which its config.json references, is missing",
         ),
         (
             remove("model.safetensors"),
@@ -182,8 +182,8 @@ def header(text, length=None):
         ),
         (
             only_pickle,
-            "its weights are only in pytorch_model.bin, a file that can run code when it is "
-            "loaded; save them as model.safetensors",
+            "its weights are only in pytorch_model.bin, a file that can execute code when loaded; "
+            "save them as model.safetensors",
         ),
         (remove("tokenizer.json"), "it has no tokenizer"),
         (
@@ -204,27 +204,27 @@ def header(text, length=None):
         ),
         (
             write("model.safetensors", b"1234567"),
-            "model.safetensors is shorter than the header that it announces",
+            "model.safetensors is shorter than its declared header",
         ),
         (
             write("model.safetensors", header("{}", 1 << 63)),
-            "model.safetensors is shorter than the header that it announces",
+            "model.safetensors is shorter than its declared header",
         ),
         (
             write("model.safetensors", header("[1]")),
-            "the header of model.safetensors is not that of a safetensors file",
+            "model.safetensors does not have a valid safetensors header",
         ),
         (
             write("model.safetensors", header('{"w": {"data_offsets": [0, 1e999]}}')),
-            "the header of model.safetensors is not that of a safetensors file",
+            "model.safetensors does not have a valid safetensors header",
         ),
         (
             write("model.safetensors", header('{"w": {"data_offsets": [0, 9999999999999999]}}')),
-            "the header of model.safetensors announces more than 1,125,899,906,842,624 bytes",
+            "the header of model.safetensors declares more than 1,125,899,906,842,624 bytes",
         ),
         (
             write("model.safetensors", header('{"w": {"data_offsets": [0, 8]}}') + b"1234"),
-            "model.safetensors has 43 bytes, but its header announces 47",
+            "model.safetensors has 43 bytes, but its header declares 47",
         ),
     ],
 )
@@ -237,19 +237,19 @@ def test_what_is_missing_is_named(folder, change, problem):
 @pytest.mark.parametrize(
     ("weight_map", "problem"),
     [
-        ({}, "its model.safetensors.index.json names no weights"),
+        ({}, "its model.safetensors.index.json lists no weights"),
         (
             {"weight0": 3},
-            "its model.safetensors.index.json names a file by something that is not text",
+            "its model.safetensors.index.json contains a file name that is not text",
         ),
         (
             {"weight0": "optimizer.pt"},
-            "optimizer.pt, a safetensors file that its model.safetensors.index.json names, is "
+            "optimizer.pt, a safetensors file listed in its model.safetensors.index.json, is "
             "missing",
         ),
         (
             {"weight9": "model-00001-of-00002.safetensors"},
-            "model-00001-of-00002.safetensors does not have the weights weight9",
+            "model-00001-of-00002.safetensors does not contain the weights weight9",
         ),
     ],
 )
@@ -390,15 +390,15 @@ def make_other_encoding(checkpoint, outside):
 
 
 HOSTILE = {
-    make_pipe: "{0}/tokenizer.model is a named pipe, but a checkpoint has only files",
+    make_pipe: "{0}/tokenizer.model is a named pipe, but a checkpoint can contain only files",
     make_link: "checkpoint: '{0}/vocab.json' leads outside the allowed roots",
-    make_loose_link: "{0}/vocab.json is a link to nothing",
+    make_loose_link: "{0}/vocab.json is a broken link",
     make_linked_folder: "checkpoint: '{0}/templates' leads outside the allowed roots",
     make_many_files: "{0} has more than 50 files",
     make_pickle: "its weights are only in pytorch_model.bin",
     make_nested_folders: "{0} has more than 50 files",
-    make_unprintable_name: "the name vocab\\n.json is not text without control characters; rename",
-    make_other_encoding: "the name vocab\\udcff.json is not text without control characters",
+    make_unprintable_name: "the name vocab\\n.json contains control characters or is not valid",
+    make_other_encoding: "the name vocab\\udcff.json contains control characters or is not valid",
 }
 
 
@@ -414,8 +414,8 @@ def test_a_hostile_folder_gives_one_sentence_and_the_watch_goes_on(
     with caplog.at_level(logging.WARNING, "hallmark"):
         assert poll(watcher, 5) == []
     [message] = caplog.messages
-    assert message.startswith(f"{hostile} is not audited: {HOSTILE[change].format(hostile)}")
-    assert message.endswith("; it is audited when this has been corrected")
+    assert message.startswith(f"{hostile} was not audited: {HOSTILE[change].format(hostile)}")
+    assert message.endswith("; it will be audited once this has been corrected")
     good = write_checkpoint(folder / "good", value=3.0)
     assert [version.location for version in poll(watcher, 3)] == [str(good)]
     shutil.rmtree(hostile)
@@ -429,7 +429,7 @@ def test_a_name_that_is_not_text_gives_one_sentence(watcher, folder, caplog):
         assert poll(watcher, 3) == []
     [message] = caplog.messages
     name = f"{folder}/checkpoint\\n1"
-    assert message.startswith(f"{name} is not audited: the name {name} is not text without control")
+    assert message.startswith(f"{name} was not audited: the name {name} contains control")
 
 
 def test_a_store_in_a_checkpoint_is_not_part_of_it(watcher, folder, store):
@@ -448,7 +448,8 @@ def test_a_checkpoint_that_does_not_fit_the_disk_is_not_read(watcher, folder, ca
     with caplog.at_level(logging.WARNING, "hallmark"):
         assert poll(watcher, 3) == []
     [message] = caplog.messages
-    assert "bytes, more than are free for its copy in" in message
+    assert "bytes, but " in message
+    assert " does not have enough free space for a copy; free some space there" in message
     (checkpoint / "tokenizer.json").write_text("{}")
     assert len(poll(watcher, 3)) == 1
 
@@ -467,7 +468,7 @@ def test_a_watched_folder_that_is_removed_gives_one_sentence(watcher, folder, ca
         assert poll(watcher, 3) == []
     [message] = caplog.messages
     assert message == (
-        f"--watch {folder}: there is no folder {folder}; create it; the watch continues"
+        f"--watch {folder}: there is no folder {folder}; create it; watching continues"
     )
     write_checkpoint(folder / "checkpoint-1")
     assert len(poll(watcher)) == 1
@@ -501,7 +502,7 @@ def test_too_many_folders_are_a_problem(folder, monkeypatch):
     monkeypatch.setattr(checkpoint_sources, "MAX_FOLDERS", 3)
     for name in "abc":
         (folder / name).mkdir()
-    with pytest.raises(HallmarkError, match="has more than 3 folders; watch a folder below it"):
+    with pytest.raises(HallmarkError, match="has more than 3 folders; watch one of its subfolders"):
         list_checkpoints(str(folder))
 
 
@@ -543,7 +544,7 @@ def test_the_thread_survives_an_unexpected_error(watcher, folder, monkeypatch, c
     monkeypatch.setattr(watcher, "poll", fail)
     with watch_checkpoints([watcher], 0.01):
         assert is_repeated.wait(10)
-    assert f"the watch of {folder} had an error; it continues" in caplog.messages
+    assert f"an error occurred while watching {folder}; watching continues" in caplog.messages
 
 
 def test_the_watched_folder_must_exist_inside_the_roots(folder, tmp_path):
@@ -587,7 +588,7 @@ def test_a_version_is_opened_from_its_copy_after_it_was_replaced(folder, store):
     assert get_permanent_name(store, resolved, version.short_name) == version.name
     with hold_checkpoint_copy(store, version.name):
         assert open_checkpoint_version(store, version).content_digest == digest
-    sentence = rf"{version.short_name} cannot be opened: {checkpoint} was replaced and now has the "
+    sentence = rf"{version.short_name} cannot be opened: {checkpoint} was replaced and is now "
     with pytest.raises(UsageError, match=sentence):
         open_checkpoint_version(store, version)
     shutil.rmtree(checkpoint)
@@ -702,7 +703,7 @@ def test_the_version_of_a_bucket_is_copied_again_for_its_audit(upload, store, tm
         assert get_permanent_name(store, resolved, name) == name
     write_checkpoint(checkpoint, value=2.0)
     upload(checkpoint, "checkpoint-1")
-    with pytest.raises(UsageError, match="was replaced and now has the version"):
+    with pytest.raises(UsageError, match="was replaced and is now version"):
         resolve_checkpoint(store, name)
     with pytest.raises(UsageError, match="outside the allowed roots"):
         resolve_checkpoint(store, name.replace("s3://hallmark", "s3://other"))
@@ -730,8 +731,8 @@ def test_hostile_keys_of_a_bucket_give_one_sentence(upload, bucket, store, tmp_p
         assert [poll(watcher, 4) for watcher in watchers] == [[], []]
     refused, percent = caplog.messages
     assert refused.startswith("--watch s3://nothing/x: checkpoint: 's3://nothing/x' leads outside")
-    assert percent.startswith(f"{upload.uri}/with%20percent is not audited: {upload.uri}/with%20")
-    assert "has characters in its name that readers of URIs may decode" in percent
+    assert percent.startswith(f"{upload.uri}/with%20percent was not audited: {upload.uri}/with%20")
+    assert "has characters in its name that URI parsers may decode" in percent
 
 
 def test_a_bucket_that_is_missing_or_too_large_gives_one_sentence(
@@ -746,8 +747,8 @@ def test_a_bucket_that_is_missing_or_too_large_gives_one_sentence(
         with caplog.at_level(logging.WARNING, "hallmark"):
             assert poll(watcher, 3) == []
     large, missing = caplog.messages
-    assert "has more than 3 objects; watch a prefix below it; the watch continues" in large
+    assert "has more than 3 objects; watch a longer prefix; watching continues" in large
     assert missing == (
-        "--watch s3://nothing/x: s3://nothing/x cannot be read: the bucket does not exist; the "
-        "watch continues"
+        "--watch s3://nothing/x: s3://nothing/x cannot be read: the bucket does not exist; "
+        "watching continues"
     )

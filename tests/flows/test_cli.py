@@ -122,7 +122,7 @@ SLICE = (
         (
             ["run", "smoke", "--until", "audit_toxicity", "--only", "bias"],
             2,
-            "the run stops after audit_toxicity, before the audits bias",
+            "the run stops after audit_toxicity, before these audits: bias",
         ),
         (["status", "--store", "no/such"], 2, "no/such, which does not exist"),
         (["batch", "--step", "1", "--store", "no/such"], 2, "no/such, which does not exist"),
@@ -132,17 +132,17 @@ SLICE = (
         (
             ["serve", "smoke", "--only", "bias"],
             2,
-            "--only selects the audits for --audit-checkpoints and --watch; add one of them",
+            "--only requires --audit-checkpoints or --watch; add one of these options",
         ),
         (
             ["serve", "smoke", "--poll-seconds", "1"],
             2,
-            "--poll-seconds is the interval of --watch; add --watch FOLDER",
+            "--poll-seconds sets the polling interval for --watch; add --watch FOLDER",
         ),
         (
             ["serve", "smoke", "--watch", ".", "--poll-seconds", "nan"],
             2,
-            "--poll-seconds is nan; it must be from 0.5 to 3,600",
+            "--poll-seconds is nan; it must be between 0.5 and 3,600",
         ),
     ],
 )
@@ -228,7 +228,7 @@ def test_a_damaged_newest_run_is_named_or_skipped_with_a_warning(hallmark):
     for command in (["batch", "--step", "1"], ["audit", "latest"], ["replay"]):
         message, last = hallmark(*command, code=2).stderr.splitlines()
         assert message.startswith("skipped: run 20990101-000000-aaaa is damaged: ")
-        assert re.search("has the stage (pretrain|ingest) yet|has trained a model yet", last)
+        assert re.search("has the (pretrain|ingest) stage yet|has trained a model yet", last)
 
 
 def test_an_unwritable_location_is_named(hallmark, tmp_path):
@@ -399,7 +399,7 @@ def test_sources_are_hashed_again_on_request(hallmark, tmp_path):
 
 
 UNANSWERED = (
-    "no Prefect server answers at '{}', the address in PREFECT_API_URL or in Prefect's profile"
+    "no Prefect server responds at '{}', the address in PREFECT_API_URL or in the Prefect profile"
 )
 
 
@@ -530,7 +530,7 @@ def test_doctor_reports_the_machine_and_creates_no_store(hallmark):
     assert f"{hallmark.store} can be created" in findings[-1]["message"]
     assert not hallmark.store.exists()
     hallmark.store.mkdir()
-    assert f"{hallmark.store} can be written" in hallmark.json("doctor")[-1]["message"]
+    assert f"{hallmark.store} is writable" in hallmark.json("doctor")[-1]["message"]
 
 
 def test_debug_shows_the_traceback(hallmark):

@@ -238,8 +238,8 @@ def test_the_total_of_removals_comes_first():
     stages = [{"stage": "deduplicate", "documents": 6}, {"stage": "select", "documents": 4}]
     total = {"documents": 10, "total": 90, "duplicates": 7, "lost": 3, "stages": stages}
     assert removals(total=total)[0] == (
-        "removed 10 of 90 documents (11.1 %): 6 by deduplicate, 4 by select; this includes "
-        "7 duplicates of other documents; no copy of the text remains for 3 documents"
+        "removed 10 of 90 documents (11.1 %): 6 by deduplicate, 4 by select, including 7 "
+        "duplicates of other documents; no copy of the text remains for 3 documents"
     )
     assert len(removals(total=total, rules=[])) == 1
 
@@ -451,8 +451,7 @@ def test_a_run_summary_names_the_rules_that_passed_and_their_nearest_findings(st
     ]
     print_run_summary(ended_run(verdicts=verdicts))
     assert stderr.getvalue().splitlines()[1:] == [
-        "policy rule fair passed for 2 findings, of which bias.preference[a=b] is closest to "
-        "failing: near",
+        "policy rule fair passed for 2 findings (closest to failing: bias.preference[a=b]): near",
         "policy rule polite passed for bias.preference: well",
     ]
 
@@ -612,7 +611,7 @@ def forecast(**changes):
         (
             {"documents": 0, "bytes": 0, "is_complete": False},
             [SOURCE],
-            "sources: no document could be read",
+            "sources: no documents could be read",
         ),
         (
             {"documents": 1234, "bytes": 1e6, "is_complete": False},
@@ -654,7 +653,7 @@ def test_a_source_is_shown_with_the_share_that_was_read(source, expected):
 def test_a_problem_of_a_source_is_shown_once(quarantined, problem, reason, is_shown):
     source = SOURCE | {"quarantined": quarantined, "first_quarantined": "f", "problem": problem}
     text = forecast(sources=[source], stages=[STAGE | {"reason": reason}])
-    assert ("unreadable records, which the run will quarantine: 2; the first is f" in text) == bool(
+    assert ("unreadable records that the run will quarantine: 2 (first: f)" in text) == bool(
         quarantined
     )
     assert ("\n    p\n" in text) == is_shown
@@ -745,7 +744,7 @@ def test_a_forecast_summarizes_blocked_stages_and_those_without_an_estimate():
 @pytest.mark.parametrize(
     ("warnings", "expected"),
     [
-        ([], "no problem was found"),
+        ([], "no problems found"),
         ([{"is_certain": False, "message": "w"}], "warning: w"),
         ([{"is_certain": True, "message": "w"}], "WILL FAIL: w"),
     ],
@@ -930,7 +929,7 @@ FINDING = {
             ],
         ),
         (None, {"a": "its seed differs"}, ["a.m was not compared: its seed differs"]),
-        (None, {}, ["a.m was not compared: one of the arms has no such finding"]),
+        (None, {}, ["a.m was not compared: one arm lacks this finding"]),
     ],
 )
 def test_a_mitigation_ends_with_its_effect_cost_and_cards(finding, refused, expected):
@@ -939,8 +938,8 @@ def test_a_mitigation_ends_with_its_effect_cost_and_cards(finding, refused, expe
     assert render_mitigation(report).split("\n\n")[-1].splitlines() == [
         "effect of the removal, compared with the control arm",
         *expected,
-        "cost of the removal in bits per byte of all held-out text: 1.5000  1.2500  (-0.2500), "
-        "no interval",
+        "removal cost in bits per byte of all held-out text: 1.5000  1.2500  (-0.2500), no "
+        "interval",
         "removed: 1 document; removed at random for the control: 1 document",
         "control arm: p0",
         "treatment arm: p1",
@@ -1135,7 +1134,7 @@ def test_a_rate_of_a_study_is_not_rounded_to_all_or_none(rate, expected):
 def test_a_study_reports_retrained_models_if_there_are_any(removed, decrease):
     text = studied(removal_reductions=[RATE | {"arm": "random"} | row for row in removed])
     assert (
-        "decrease in detected effects after a model is retrained without the documents" in text
+        "decrease in detected effects after retraining a model without the documents" in text
     ) == bool(removed)
     assert (f"    canary random         {decrease}, n = " in text) == bool(removed)
 
@@ -1250,7 +1249,7 @@ def status_of(stage=None, **changes):
     ("stage", "changes", "last"),
     [
         ({}, {}, "all stages are up to date"),
-        ({"stale_reasons": ["code: a"]}, {}, "run stale stages again with: hallmark run demo"),
+        ({"stale_reasons": ["code: a"]}, {}, "rerun stale stages with: hallmark run demo"),
         ({}, {"status": "running"}, "still running"),
         ({"stale_reasons": ["code: a"]}, {"status": "running"}, "still running"),
         ({}, {"status": "failed"}, "continue with: hallmark run demo"),
@@ -1258,8 +1257,7 @@ def status_of(stage=None, **changes):
         (
             {"stale_reasons": ["code: a"]},
             {"config_problem": "why"},
-            "the config of the run can no longer be read (why), so changed settings are not "
-            "reported",
+            "the run's config can no longer be read (why), so changed settings are not reported",
         ),
         ({}, {"stages": []}, "all stages are up to date"),
     ],
@@ -1391,32 +1389,28 @@ def replay_of(*verdicts, passed=True, store=None):
         (
             ["equal"],
             True,
-            "passed: the results of every stage are as reproducible as its determinism class "
-            "requires",
+            "passed: every stage is as reproducible as its determinism class requires",
         ),
         (
             ["equal", "within intervals"],
             True,
-            "passed: the results of every stage are as reproducible as its determinism class "
-            "requires",
+            "passed: every stage is as reproducible as its determinism class requires",
         ),
         (
             ["equal", "other machine", "other inputs"],
             True,
-            "passed: the results of every stage are as reproducible as its determinism class "
-            "requires; not judged: s1, s2",
+            "passed: every stage is as reproducible as its determinism class requires; not judged: "
+            "s1, s2",
         ),
         (
             ["equal", "differs"],
             False,
-            "FAILED: some stages are missing or have results that differ from those of the "
-            "original run",
+            "FAILED: some stages are missing or have results that differ from the original run",
         ),
         (
             ["missing", "other inputs"],
             False,
-            "FAILED: some stages are missing or have results that differ from those of the "
-            "original run",
+            "FAILED: some stages are missing or have results that differ from the original run",
         ),
     ],
 )
@@ -1424,7 +1418,7 @@ def test_a_replay_passes_or_fails_and_names_unjudged_stages(verdicts, passed, la
     text = replay_of(*verdicts, passed=passed)
     assert text.splitlines()[-1] == last
     assert text.count("(table t") == max(0, len(verdicts) - 1)
-    assert replay_of(*verdicts, store="f").endswith("store of the replay: f")
+    assert replay_of(*verdicts, store="f").endswith("replay store: f")
 
 
 @pytest.mark.parametrize(("is_ok", "mark"), [(True, "ok  disk"), (False, "BAD disk")])
@@ -1517,16 +1511,20 @@ def test_a_checkpoint_shows_when_it_read_a_document(checkpoints, expected):
         (
             "related_documents",
             ["n"],
-            "other documents that a table lists as matches of this document; check them "
-            "yourself: n",
+            "other documents that a table lists as matches for this document; check them manually: "
+            "n",
         ),
         ("pages", ["p"], "pages: p"),
         (
             "unredacted_pages",
             ["b"],
-            "unredacted pages outside the store; delete them yourself: b",
+            "unredacted pages outside the store; delete them manually: b",
         ),
-        ("unreadable_records", {"ingest/0": 2}, "because they are not UTF-8: 2 of ingest/0"),
+        (
+            "unreadable_records",
+            {"ingest/0": 2},
+            "that are not UTF-8 and were searched with a guessed encoding: 2 of ingest/0",
+        ),
     ],
 )
 def test_a_purge_names_only_what_exists(key, value, expected):
@@ -1553,7 +1551,7 @@ SPAN = {
     [
         ({"is_packed": False}, "the run packed no corpus"),
         ({}, "no packed sequence contains tokens of the document"),
-        ({"spans": [SPAN]}, "read in no training step"),
+        ({"spans": [SPAN]}, "not read in any training step"),
         ({"spans": [SPAN], "steps": [4]}, "read in 1 training step: 4"),
         ({"spans": [SPAN], "steps": [4, 5]}, "read in 2 training steps: 4, 5"),
     ],
@@ -1708,13 +1706,13 @@ def test_a_traced_finding_states_the_order_of_its_rows(rows, order, expected):
         ),
         (
             {"matched_spans": [{"text_hash": text, "run_tokens": 9} for text in "aab"]},
-            "    2 texts in the audit share consecutive tokens with the document (at most "
-            "9 tokens); --json lists the places\n",
+            "    2 texts in the audit share consecutive tokens with the document (at most 9 "
+            "tokens); --json lists the positions\n",
         ),
         (
             {"matched_spans": [{"text_hash": "a", "run_tokens": 9}]},
-            "    1 text in the audit shares consecutive tokens with the document (at most "
-            "9 tokens); --json lists the places\n",
+            "    1 text in the audit shares consecutive tokens with the document (at most 9 "
+            "tokens); --json lists the positions\n",
         ),
     ],
 )
@@ -1764,7 +1762,7 @@ def test_a_document_of_a_row_shows_when_it_was_read(document, expected):
 @pytest.mark.parametrize(
     ("row", "min_tokens", "expected"),
     [
-        ({}, 8, "no 8 consecutive tokens of the model's text occur in the training text"),
+        ({}, 8, "no span of 8 consecutive tokens in the model's text occurs in the training text"),
         ({"documents": [DOCUMENT]}, 8, None),
         ({}, None, None),
         ({"documents": [DOCUMENT] * 9}, None, "    and 1 more document; --json lists all of them"),
@@ -1826,7 +1824,7 @@ def test_a_score_shows_value_interval_and_unit(score, expected):
 @pytest.mark.parametrize(
     ("tokens", "reached_end", "expected"),
     [
-        (1, True, "1 token, reached the end of the text"),
+        (1, True, "1 token, reached the end-of-text token"),
         (1, False, "1 token"),
         (2, False, "2 tokens"),
     ],
@@ -1864,7 +1862,7 @@ COPY |= {"has_other_secret": False}
 def test_a_copy_says_what_was_sent_and_what_was_there():
     assert render_copy(COPY).splitlines() == [
         "1 run copied from a to b: r1",
-        "1 artifact copied, 2 already there; 1 file sent, 1.5 MB; 1 review",
+        "1 artifact copied, 2 already present; 1 file sent, 1.5 MB; 1 review",
     ]
 
 
@@ -1873,21 +1871,21 @@ def test_a_copy_says_what_was_sent_and_what_was_there():
     [
         (
             {"purged_documents": ["ab"]},
-            "now also recorded as purged in b: ab; if other runs there may contain such a "
-            "document, finish with: hallmark purge DOC_ID --store b",
+            "now also recorded as purged in b: ab; if other runs there may contain these "
+            "documents, complete the purge with: hallmark purge DOC_ID --store b",
         ),
         (
             {"missing_inputs": [f"folder/{number}" for number in range(14)]},
-            "not copied, because a does not have them: "
+            "not copied, because they are missing from a: "
             f"{', '.join(f'folder/{number}' for number in range(12))} and 2 more",
         ),
         (
             {"equivalent_versions": ["pyarrow 2.0.1 counts as 2.0.0"]},
-            "now also equal in b: pyarrow 2.0.1 counts as 2.0.0",
+            "now also treated as equivalent in b: pyarrow 2.0.1 counts as 2.0.0",
         ),
         (
             {"has_other_secret": True},
-            "b has another secret than a, so a run there computes the stages again whose ledgers "
+            "b and a have different secrets, so runs in b recompute the stages whose ledgers "
             "contain hashes of personal data",
         ),
     ],
@@ -1909,8 +1907,8 @@ NO_GARBAGE = GARBAGE | {"files": 0, "bytes": 0, "garbage": []}
             GARBAGE,
             [
                 "         1.5 MB  artifacts that no run, review or release needs: 1 (2 files)",
-                "2 files, 1.5 MB can be removed from s; nothing was changed; --delete removes "
-                "them, and --json lists them",
+                "2 files, 1.5 MB can be removed from s; nothing was changed; use --delete to "
+                "remove them or --json to list them",
             ],
         ),
         (
@@ -1933,8 +1931,8 @@ NO_GARBAGE = GARBAGE | {"files": 0, "bytes": 0, "garbage": []}
             NO_GARBAGE | {"problems": [str(number) for number in range(22)]},
             [
                 "nothing can be removed from s",
-                "all committed artifacts are kept, because it is unknown what damaged runs and "
-                "artifacts need:",
+                "all committed artifacts are kept, because damaged runs and artifacts may still "
+                "need them:",
                 *map(str, range(20)),
                 "and 2 more; --json lists all",
             ],
@@ -1952,11 +1950,13 @@ def test_the_usage_of_a_store_says_what_was_not_counted():
     fields |= {"runs": [{"run": "r1", "bytes": 1_500_000, "own_bytes": 0}]}
     lines = render_usage(fields | {"reclaimable_bytes": 0}).splitlines()
     assert lines[0] == "store s: 3 files, 2.0 MB"
-    assert [line.split() for line in lines if line.endswith(("files", "1 file", "other run"))] == [
+    assert [line.split() for line in lines if line.endswith(("files", "1 file", "other runs"))] == [
         ["1.5", "MB", "pack", "1", "artifact,", "2", "files"],
         ["0.5", "MB", "site", "1", "file"],
-        ["1.5", "MB", "r1", "0.0", "MB", "of", "them", "used", "by", "no", "other", "run"],
+        ["1.5", "MB", "r1", "0.0", "MB", "not", "used", "by", "other", "runs"],
     ]
-    assert lines[-1].endswith("0.0 MB  can be removed: hallmark gc")
+    assert lines[-1].endswith("0.0 MB  can be removed with: hallmark gc")
     damaged = render_usage(fields | {"reclaimable_bytes": 0, "problems": ["x", "y"]})
-    assert damaged.endswith("2 damaged runs or artifacts not counted; details: hallmark gc")
+    assert damaged.endswith(
+        "2 damaged runs or artifacts not counted; for details, run: hallmark gc"
+    )

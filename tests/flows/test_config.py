@@ -148,9 +148,9 @@ def test_a_too_long_warmup_is_refused_with_a_suggestion():
         (["pretrain.train.objective=mlm"], "set both to the same value"),
         (
             ["pretrain.train.objective=mlm", "train_tokenizer.objective=mlm"],
-            "needs the architecture encoder, but pretrain.model.architecture is decoder",
+            "requires the encoder architecture, but pretrain.model.architecture is decoder",
         ),
-        (["pretrain.model.architecture=encoder"], "causal requires the architecture decoder"),
+        (["pretrain.model.architecture=encoder"], "causal requires the decoder architecture"),
     ],
 )
 def test_an_objective_needs_its_tokens_and_its_architecture(overrides, expected):
@@ -223,7 +223,7 @@ def test_an_action_for_repeats_belongs_to_cut_repeats():
         (
             "evaluate_curation",
             ['ingest.sources=[{kind="text", name="a", path="a"}]'],
-            "has the kind 'town'",
+            "is of the kind 'town'",
         ),
         ("no_stage", [], "choose one of: ingest"),
         ("audit_bbq", [], "the audit needs files that you must provide; set audit_bbq.items"),

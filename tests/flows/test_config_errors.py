@@ -37,7 +37,7 @@ SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
         ("ingest.sources=3", "ingest.sources: must be a list, in brackets (given: 3)"),
         (
             "ingest.sources=[{}]",
-            "ingest.sources.0: needs a key 'kind' that gives the type of this entry",
+            "ingest.sources.0: needs a 'kind' key that specifies the type of this entry",
         ),
         ("ingest.sources.0.kind='txt'", "ingest.sources.0.kind: must be one of 'csv', "),
         ("find_repeats.enabled=7", "find_repeats.enabled: must be true or false (given: 7)"),

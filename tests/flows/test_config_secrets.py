@@ -67,7 +67,7 @@ def test_the_bundled_configs_contain_none(config):
 
 def check_refusal(error, setting):
     assert error.value.exit_code == 2
-    assert setting in str(error.value) and "section credentials" in str(error.value)
+    assert setting in str(error.value) and "credentials section" in str(error.value)
     assert "\n" not in str(error.value)
     printed = "".join(traceback.format_exception(error.value))
     assert SECRET not in printed.replace(f'"{SECRET}', "")  # the lines of this file

@@ -82,7 +82,7 @@ def test_a_variable_and_a_block_fill_the_variable_of_the_library(prefect, monkey
         ({"env": "EMPTY_KEY"}, "the environment variable EMPTY_KEY is empty"),
         (
             {"secret_block": "hallmark-test-line"},
-            "the Secret block 'hallmark-test-line' of Prefect begins or ends with a space or a",
+            "the Prefect Secret block 'hallmark-test-line' begins or ends with a space or a",
         ),
         ({"secret_block": "no-such-block"}, "the Prefect server has no Secret block 'no-such-bl"),
     ],
@@ -175,8 +175,9 @@ def test_a_served_run_reads_only_declared_variables(tmp_path, monkeypatch):
     with pytest.raises(UsageError) as error:
         resolve("smoke", [*overrides, "credentials.aws_access_key_id={env='OTHER_SECRET'}"])
     assert str(error.value) == (
-        "credentials.aws_access_key_id: a served run may not read the environment variable "
-        "OTHER_SECRET; name it in the config of hallmark serve, or use a Prefect Secret block"
+        "credentials.aws_access_key_id: a served run is not allowed to read the environment "
+        "variable OTHER_SECRET; reference it in the config of hallmark serve, or use a Prefect "
+        "Secret block"
     )
     assert "AWS_ACCESS_KEY_ID" not in os.environ
 

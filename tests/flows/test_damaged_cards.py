@@ -164,7 +164,7 @@ def test_many_notes_are_refused_before_they_are_shown(hallmark):
         },
     )
     assert response.status_code == 400
-    assert "The review has 100,000 notes, but 200 are possible" in response.text
+    assert "The review has 100,000 notes, but the maximum is 200" in response.text
     assert response.text.count('name="note"') == 200
 
 

@@ -120,9 +120,9 @@ def test_a_signal_ends_all_runs_of_serve(served, number):
 def test_a_run_can_be_cancelled_after_a_restart_of_the_server(served, number):
     served.start_run()
     served.server.stop(number)
-    wait_for("a warning", lambda: "does not answer" in served.log.read_text(), served.process)
+    wait_for("a warning", lambda: "does not respond" in served.log.read_text(), served.process)
     served.server.start()
-    wait_for("a notice", lambda: "answers again" in served.log.read_text(), served.process)
+    wait_for("a notice", lambda: "responds again" in served.log.read_text(), served.process)
     assert served.read_state()["type"] == "RUNNING"
     served.set_state(type="CANCELLING", name="Cancelling")
     served.wait_for_state("CANCELLED", 60)
@@ -134,7 +134,7 @@ def test_a_run_can_be_cancelled_after_a_restart_of_the_server(served, number):
 def test_serve_stops_its_runs_without_a_server(served):
     served.start_run()
     served.server.stop(signal.SIGKILL)
-    wait_for("a warning", lambda: "does not answer" in served.log.read_text(), served.process)
+    wait_for("a warning", lambda: "does not respond" in served.log.read_text(), served.process)
     served.process.terminate()
     assert served.process.wait(timeout=90) == 0, served.log.read_text()
     served.check_no_process_is_left()
@@ -233,7 +233,7 @@ def test_the_end_of_a_run_is_reported_to_a_server_that_returns(tmp_path):
     server = PrefectServer(tmp_path / "server")
     command = CommandRun(tmp_path, server, 120)
     try:
-        waiting = f"the Prefect server at {server.url} does not answer; waiting up to 120 s"
+        waiting = f"the Prefect server at {server.url} does not respond; waiting up to 120 s"
         wait_for("a warning", lambda: waiting in command.output.read_text(), command.process)
         run = command.read_run()
         assert run["status"] == "completed"

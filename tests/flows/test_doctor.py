@@ -30,7 +30,7 @@ def test_installed_and_missing_libraries_are_named(monkeypatch):
 
 @pytest.mark.parametrize(
     ("count", "expected"),
-    [(1, "1 GPU: fast, 80 GiB"), (2, "2 GPUs, the first of which is fast, 80 GiB")],
+    [(1, "1 GPU: fast, 80 GiB"), (2, "2 GPUs; first GPU: fast, 80 GiB")],
 )
 def test_graphics_processors_are_counted(monkeypatch, count, expected):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -69,9 +69,9 @@ def test_a_configured_prefect_server_must_answer(monkeypatch, is_answering):
     result = doctor._check_prefect()
     assert result["is_ok"] == is_answering
     assert result["message"] == (
-        "server at http://here/api answers"
+        "server at http://here/api responds"
         if is_answering
-        else f"server at http://here/api does not answer; {prefect_server.START_SERVER_HINT}"
+        else f"server at http://here/api does not respond; {prefect_server.START_SERVER_HINT}"
     )
 
 
@@ -116,7 +116,7 @@ def test_a_check_that_raises_gives_its_error(monkeypatch):
 
 def test_a_remote_store_must_create_objects_only_if_they_are_absent(bucket, monkeypatch):
     result = doctor._check_store("s3://hallmark/doctor")
-    assert result["is_ok"] and result["message"] == "s3://hallmark/doctor can be written"
+    assert result["is_ok"] and result["message"] == "s3://hallmark/doctor is writable"
     assert not bucket.list_objects_v2(Bucket="hallmark", Prefix="doctor").get("Contents")
 
     def create_always(self, key, data):
@@ -127,7 +127,7 @@ def test_a_remote_store_must_create_objects_only_if_they_are_absent(bucket, monk
     result = doctor._check_store("s3://hallmark/doctor")
     assert not result["is_ok"]
     assert (
-        "overwrites an existing object even if asked to create it only if it is absent"
+        "overwrites an existing object even when a conditional write forbids it"
         in result["message"]
     )
     assert not bucket.list_objects_v2(Bucket="hallmark", Prefix="doctor").get("Contents")
@@ -142,8 +142,7 @@ def test_a_remote_store_must_replace_objects_only_if_they_are_unchanged(bucket, 
     result = doctor._check_store("s3://hallmark/doctor-replaces")
     assert not result["is_ok"]
     assert (
-        "overwrites a changed object even if asked to replace it only if it is unchanged"
-        in result["message"]
+        "overwrites a changed object even when a conditional write forbids it" in result["message"]
     )
     assert not bucket.list_objects_v2(Bucket="hallmark", Prefix="doctor-rep").get("Contents")
 

@@ -112,9 +112,9 @@ def test_every_command_says_which_run_latest_is(copied):
     add_run(copied, "99990101-000000-aaaa", ("ingest",), flow="corpus")
     for command, run, reason in (
         (["status"], "99990101-000000-aaaa", "the newest run"),
-        (["batch", "--step", "1"], copied.first, "the newest run with the stage pretrain"),
+        (["batch", "--step", "1"], copied.first, "the newest run with the pretrain stage"),
         (["findings"], copied.first, "the newest run that audited the newest trained model"),
-        (["compare", "latest@all"], copied.first, "the newest run with the stage pretrain"),
+        (["compare", "latest@all"], copied.first, "the newest run with the pretrain stage"),
         (["mitigate", "latest"], copied.first, "the newest run that trained a model"),
         (
             ["prove", "latest", "x.y"],
@@ -211,7 +211,7 @@ def test_a_rule_with_a_wrong_slice_is_answered_with_the_values_of_an_earlier_run
 def test_a_run_without_audits_has_no_findings(copied):
     run = add_run(copied, "99990101-000000-aaaa", ("ingest",), flow="corpus")
     for arguments, expected in (
-        ([run], f"run {run} has no audits, so it has no findings; choose a run that has audits"),
+        ([run], f"run {run} has no audits and therefore no findings; choose an audited run"),
         (["--audit", "bais"], "--audit: there is no audit 'bais' (did you mean bias?)"),
         ([copied.first, "--audit", "bbq"], f"run {copied.first} has no audit 'bbq'; it has "),
         (["--audit", "bbq"], "has no audit bbq yet; run: hallmark audit "),

@@ -311,7 +311,7 @@ def test_thirty_short_documents_are_too_few_to_plant(absent, tmp_path, capsys, m
     ):
         assert words in fails
     # Later failures are reported, too.
-    assert "WILL FAIL: the split 'validation' is empty" in output
+    assert "WILL FAIL: the 'validation' split is empty" in output
     assert "fewer than a batch of 32" in output and "train_tokenizer.vocab_size" in output
     assert not absent.exists()
 
@@ -351,8 +351,7 @@ def test_quarantined_records_are_counted_before_and_after_the_run(absent, tmp_pa
     assert source["first_quarantined"].startswith("letters.jsonl, line 3: ")
     text = render_forecast(report)
     assert (
-        "unreadable records, which the run will quarantine: 2; the first is letters.jsonl, line 3: "
-        in text
+        "unreadable records that the run will quarantine: 2 (first: letters.jsonl, line 3: " in text
     )
     store = tmp_path / "store"
     settings = load_config(config)
@@ -418,7 +417,7 @@ def test_a_cascade_is_not_judged_by_a_sample(absent, tmp_path):
     report = forecast_run(config, last_stage="pack", max_sample_bytes=20_000)
     assert not report["sample"]["is_complete"] and not report["will_fail"]
     assert not any("cascade is refused" in warning["message"] for warning in report["warnings"])
-    assert any("without the cascade of score_toxicity" in n for n in report["notes"])
+    assert any("without the score_toxicity cascade" in n for n in report["notes"])
 
 
 def test_the_read_share_of_each_kind_of_file_is_estimated(tmp_path):
@@ -589,9 +588,9 @@ def test_a_split_is_empty_or_expected_to_be_at_its_border(split):
     assert predict_messages({split: Estimate(1, True)}) == []
     assert predict_messages({split: Estimate(2.0)}) == []
     (message,) = predict_messages({split: Estimate(0, True)})
-    assert message.startswith(f"the split {split!r} is empty: ")
+    assert message.startswith(f"the {split!r} split is empty: ")
     (message,) = predict_messages({split: Estimate(1.9)})
-    assert message.startswith(f"the split {split!r} is expected to have 1.9 documents: ")
+    assert message.startswith(f"the {split!r} split is expected to have 1.9 documents: ")
     assert predict_messages({split: Estimate(None)}) == []
 
 

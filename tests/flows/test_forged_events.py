@@ -131,7 +131,9 @@ def test_a_forged_record_of_the_training_leads_nowhere(trained, place, section, 
     change = json.loads(json.dumps(change).replace("OUTSIDE", str(place / "outside")))
     run.record["config"][section] |= change
     run.save()
-    with pytest.raises(HallmarkError, match=r"leads outside the allowed roots|may not read the"):
+    with pytest.raises(
+        HallmarkError, match=r"leads outside the allowed roots|not allowed to read the"
+    ):
         resolve_request(build_request(store, {"artifact": artifact}))
 
 

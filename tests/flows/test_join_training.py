@@ -52,7 +52,9 @@ def ended_run(tmp_path):
 
 def test_a_run_on_one_host_cannot_be_joined(smoke):
     done = smoke("join-training", "latest", code=2)
-    assert "trains on one host; to train on several, set pretrain.train.hosts and" in done.stderr
+    assert (
+        "trains on one host; to train on several hosts, set pretrain.train.hosts and"
+    ) in done.stderr
 
 
 def test_a_run_that_does_not_exist_cannot_be_joined(smoke):
@@ -79,7 +81,7 @@ def test_a_store_that_is_no_folder_is_refused(bucket):
     store = Store("s3://hallmark/join")
     with (
         record_run("pipeline", load_config("smoke", two_hosts("10.0.0.1:1")), store) as run,
-        pytest.raises(UsageError, match="s3://hallmark/join is no folder, but hosts that"),
+        pytest.raises(UsageError, match="s3://hallmark/join is not a folder, but hosts"),
     ):
         command.join_training(run.id, store=store.uri)
 
@@ -107,7 +109,7 @@ def test_a_server_of_another_kind_is_one_sentence(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["pretrain-0123", "..", "pack-0123"])
 def test_a_training_of_another_store_is_refused(ended_run, name):
-    with pytest.raises(HallmarkError, match="has no training like that of the first host; all"):
+    with pytest.raises(HallmarkError, match="does not contain the first host's training; all"):
         command.find_job(ended_run, name)
 
 

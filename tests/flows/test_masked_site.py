@@ -73,6 +73,6 @@ def test_an_unredacted_site_is_recorded_and_private(smoke):
     record = json.loads((smoke.store / "runs" / smoke.first / "run.json").read_text())
     assert [note["folder"] for note in record["unredacted_sites"]] == [str(site)]
     assert (
-        "is inside of the store"
+        "is inside the store"
         in smoke("export-site", "--unredacted", "--output", str(smoke.store), code=2).stderr
     )

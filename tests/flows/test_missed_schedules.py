@@ -101,10 +101,12 @@ def test_a_missed_schedule_runs_once(prefect_server, project):
     cancelled = [each for each in flow_runs.values() if each["state"]["type"] == "CANCELLED"]
     assert len(cancelled) >= len(late_runs) - 1
     messages = {each["state"]["message"] for each in cancelled}
-    assert all(re.fullmatch(r"Its time was missed; .* in its place\.", each) for each in messages)
+    assert all(
+        re.fullmatch(r"Its scheduled time was missed; .* runs instead\.", each) for each in messages
+    )
     assert all(flow_runs[each]["state"]["type"] == "FAILED" for each in requested)
     assert re.search(
-        r"\d+ scheduled runs were missed while nobody could start them; they are cancelled, and "
-        r"the newest one, [\w-]+, runs now",
+        r"\d+ scheduled runs were missed while no process could start them; they are cancelled, "
+        r"and the newest run, [\w-]+, starts now",
         (project / "serve.log").read_text(),
     )

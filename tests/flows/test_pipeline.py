@@ -255,9 +255,7 @@ def test_a_step_names_its_documents_and_their_characters(smoke, monkeypatch):
     secrets = [row["secret"] for row in plants if row["kind"] != "association"]
     hidden = json.dumps(smoke.json("batch", smoke.first, "--step", "3", "--redact"))
     assert "not shown" in hidden and not any(secret in hidden for secret in secrets)
-    assert (
-        "has the training steps 1 to" in smoke("batch", smoke.first, "--step", "0", code=2).stderr
-    )
+    assert "has training steps 1 to" in smoke("batch", smoke.first, "--step", "0", code=2).stderr
 
 
 def read_python_blocks(page):

@@ -179,7 +179,7 @@ def test_the_text_of_a_plan_names_runs_extrapolation_and_limits(measured):
         assert run["run"] in text
     assert "1,000,000,000,000 training tokens on 64 hosts with 2 workers each" in text
     assert "the plan extrapolates by a factor of " in text
-    assert "more hosts do not shorten this part" in text
+    assert "in a single process that more hosts do not speed up" in text
     assert "run the config on at least 1 GB of text: hallmark run " in text
     assert "mapper is processes, which uses one host; set mapper to ray to use 64 hosts" in text
     assert "the time of deduplicate_near may not grow in proportion" in text
@@ -203,7 +203,9 @@ def test_a_plan_refuses_repeated_substrings_above_the_memory(measured, capsys, m
 @pytest.mark.slow
 def test_a_store_without_runs_of_the_config_is_refused(measured, tmp_path):
     Store(tmp_path / "empty")
-    with pytest.raises(UsageError, match=r"no run in the store .* run it on at least 1 GB of text"):
+    with pytest.raises(
+        UsageError, match=r"no run in the store .* first run the config on at least 1 GB"
+    ):
         plan_run("smoke", store=str(tmp_path / "empty"), tokens=1e9)
     with pytest.raises(UsageError, match="absent"):
         plan_run("smoke", store=str(tmp_path / "absent"), tokens=1e9)
@@ -410,9 +412,9 @@ def test_gaps_of_small_and_single_measurements():
     assert gaps == [
         "the plan extrapolates by a factor of 100: the largest run that measured quality read "
         "5.0 MB of text",
-        "the measured runs are too small for reliable figures; run the config on at least 1 GB of "
-        "text: hallmark run x",
-        "one run measured quality, so these times have no range and include the fixed costs in "
+        "the measured runs are too small for reliable estimates; run the config on at least 1 GB "
+        "of text: hallmark run x",
+        "only one run measured quality, so these times have no range and scale fixed costs in "
         "proportion to the size; run the config at a second size",
     ]
 
@@ -425,14 +427,14 @@ def test_gaps_of_large_measurements():
     assert not messages_of(find_measurement_gaps([planned("quality", rows, 2)], "x"))
     (near,) = messages_of(find_measurement_gaps([planned("deduplicate_near", rows, 2)], "x"))
     assert near.startswith("the time of deduplicate_near may not grow in proportion to the text: ")
-    assert near.endswith("its time grew with the power 1.00 of the text")
+    assert near.endswith("its time grew in proportion to the text size to the power of 1.00")
     same = [rows[1], replace(rows[1], run="c")]
     (near,) = messages_of(find_measurement_gaps([planned("deduplicate_near", same, 2)], "x"))
     assert near.endswith("was not measured, because the runs have nearly the same size")
     (one,) = messages_of(find_measurement_gaps([PlannedStage("pack")], "hallmark run x"))
     assert one == (
-        "no run measured pack with the settings of this config, so the figures do not include it; "
-        "run the config: hallmark run x"
+        "no run measured pack with the settings of this config, so the estimates do not include "
+        "it; run the config: hallmark run x"
     )
 
 
@@ -448,7 +450,7 @@ def test_memory_problems(monkeypatch):
     assert not memory.is_certain
     assert memory.message == (
         "the main process needs about 200 GB of memory by the end of find_repeats, but this "
-        "machine has 8.0 GB; start the run on a host with more memory, or divide the corpus"
+        "machine has 8.0 GB; start the run on a host with more memory, or split the corpus"
     )
 
 
@@ -470,7 +472,7 @@ def test_gaps_of_the_training():
     assert stated.device_tflops == 100 and stated.utilisation.value == 0.4
     assert stated.tokens_per_second.value == pytest.approx(0.4 * 1e14 / stated.flops_per_token)
     gaps = messages_of(find_training_gaps(stated, config.pretrain.train))
-    assert gaps[0] == "the time of the training follows from its FLOPs, not from a measurement"
+    assert gaps[0] == "the training time is derived from its FLOPs, not from a measurement"
     assert "8 times as fast on 8 devices" in gaps[1]
     assert gaps[2] == (
         "pretrain.train.steps is 60, but 976,563 steps are needed to read all tokens once"

@@ -244,8 +244,8 @@ def test_a_metric_that_never_has_an_interval_is_refused(audit, metric, other):
         check_policy_rules(config_of(audit=audit, metric=metric))
     sentence, _, named = str(refused.value).partition(" that has an interval: ")
     assert sentence == (
-        f"policy.rules.r.metric: {metric} never has a confidence interval, so no rule about it "
-        f"can pass; choose a metric of the audit {audit}"
+        f"policy.rules.r.metric: {metric} never has a confidence interval, so no rule about it can "
+        f"pass; choose a metric of the {audit} audit"
     )
     assert other in named.split(", ") and metric not in named.split(", ")
     for name in named.split(", "):

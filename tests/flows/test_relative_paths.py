@@ -53,7 +53,7 @@ def test_a_changed_input_is_stale_from_another_folder_too(home):
     (home / "letters" / "b.txt").write_text("Another letter.")
     report = report_of(home)
     assert [stage["stale_reasons"] for stage in report["stages"]] == [["external input: letters"]]
-    command = render_status(report).rpartition("again with: ")[2]
+    command = render_status(report).rpartition("rerun stale stages with: ")[2]
     assert command == f"cd '{home}' && hallmark run '{home}/my.toml'"  # its store is ./runs there
     words = shlex.split(command)
     shown = subprocess.run(["sh", "-c", f"{shlex.join(words[:2])} && pwd"], capture_output=True)

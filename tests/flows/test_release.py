@@ -142,18 +142,18 @@ def test_a_review_is_written_signed_and_listed(hallmark, reviewers, signers):
             "ada.pub: there is no such file; specify the path to your public key",
         ),
         ((*APPROVE, "--signature", "x.sig"), "do not combine it with --decision"),
-        (("--signature", "review.json"), "takes the file that ssh-keygen wrote"),
+        (("--signature", "review.json"), "accepts only a file written by ssh-keygen"),
         (("--signature", "review.json.sig"), "review.json.sig: there is no such file; specify"),
         (("--allowed-signers", "."), ".: this is a folder; specify"),
         (("--revoked-keys", "/dev/null"), "/dev/null: this is not a regular file; specify"),
-        (("--signature", f"{'x' * 300}.sig"), "… is too long for the name of a file; specify a sh"),
-        ((*APPROVE, "--note", "bias.stereotype_preference", " "), "' is empty; write a remark"),
+        (("--signature", f"{'x' * 300}.sig"), "… is too long for a file name; specify a sh"),
+        ((*APPROVE, "--note", "bias.stereotype_preference", " "), "' is empty; write some text"),
         (("--allowed-signers", "missing"), "there is no such file"),
-        ((*APPROVE, "--note", "bias.stereotype_preference", "\u2800"), "is empty; write a remark"),
-        ((*APPROVE, "--comment", "\u200d"), "comment: has no visible character; write"),
-        ((*APPROVE, "--comment", "\u3164\u2800"), "comment: has no visible character; write"),
-        ((*APPROVE, "--comment", " \n"), "comment: has no visible character; write"),
-        ((*APPROVE[:3], "\u3164"), "reviewer: has no visible character; write"),
+        ((*APPROVE, "--note", "bias.stereotype_preference", "\u2800"), "is empty; write some text"),
+        ((*APPROVE, "--comment", "\u200d"), "comment: contains no visible characters; write"),
+        ((*APPROVE, "--comment", "\u3164\u2800"), "comment: contains no visible characters; write"),
+        ((*APPROVE, "--comment", " \n"), "comment: contains no visible characters; write"),
+        ((*APPROVE[:3], "\u3164"), "reviewer: contains no visible characters; write"),
         ((*APPROVE, "--note", "bias.stereotype", "x"), "stereotype_preference"),
         ((*APPROVE, "--note", "nonsense", "x"), "no figure 'nonsense'"),
         ((*APPROVE, "--note", "bia.x", "x"), "hallmark findings"),
@@ -180,7 +180,7 @@ def test_only_the_signature_of_an_unchanged_statement_is_stored(hallmark, review
     signature.write_bytes(reviewers.sign("ada", text))
     statement.write_bytes(text.replace(b"Ada", b"Eve"))
     done = hallmark("review", "--signature", str(signature), code=1)
-    assert "does not belong to this statement" in done.stderr
+    assert "does not match this statement" in done.stderr
     statement.rename("moved")
     error = hallmark("review", "--signature", str(signature), code=2).stderr
     assert f"{statement}: there is no such file; copy the statement into the folder of its" in error
@@ -212,10 +212,10 @@ def test_a_decision_dated_in_the_future_is_refused(hallmark, reviewers):
         ({"notes": [{"about": "bias.stereotype", "text": "x"}]}, "stereotype_preference"),
         (
             {"notes": [{"about": "bias.stereotype_preference", "text": ""}]},
-            "the note about 'bias.stereotype_preference' is empty; write a remark",
+            "the note about 'bias.stereotype_preference' is empty; write some text",
         ),
-        ({"reviewer": "\u3164"}, "reviewer: has no visible character"),
-        ({"comment": "\u200d"}, "comment: has no visible character"),
+        ({"reviewer": "\u3164"}, "reviewer: contains no visible characters"),
+        ({"comment": "\u200d"}, "comment: contains no visible characters"),
         (
             {"date": "0001-01-01T00:00:00+00:00"},
             "the statement is dated 0001-01-01, before the card was created (20",
@@ -529,15 +529,15 @@ def test_the_run_is_printed_as_signed_only_if_it_is(smoke, apart, release):
     rewrite_manifest(release, run="20260101-000000-abcd")
     lines = smoke("verify-release", str(release)).stdout.splitlines()
     assert lines[0].endswith(" MB") and lines[1] == (
-        "no signature confirms that the release is from run 20260101-000000-abcd, as release.json "
-        f"says; the approvals name run {apart.first}"
+        "release.json specifies run 20260101-000000-abcd, but no signature confirms this; the "
+        f"approvals refer to run {apart.first}"
     )
     report = verify(smoke, release)
     assert not report["is_run_signed"] and report["reviewed_runs"] == [apart.first]
     shutil.rmtree(release / "reviews")
     rewrite_manifest(release)
     lines = smoke("verify-release", str(release), code=1).stdout.splitlines()
-    assert lines[1].endswith("run 20260101-000000-abcd, as release.json says")
+    assert lines[1].endswith("run 20260101-000000-abcd, but no signature confirms this")
 
 
 @pytest.mark.parametrize(
@@ -630,7 +630,7 @@ def test_wrong_files_are_reported_without_a_word_about_their_signatures(smoke, a
     (release / "checkpoint" / "config.json").unlink()
     lines = smoke("verify-release", str(release), code=1).stdout.splitlines()
     assert lines[1:] == [
-        "no signature was checked, because of the problems below; release.json names run "
+        "no signatures were checked because of the problems below; release.json specifies run "
         f"{apart.first}",
         "'checkpoint/config.json' is missing",
         "the release is NOT valid",
@@ -909,7 +909,7 @@ def test_a_repeated_audit_after_a_release_is_cached(apart, audited_later):
     ("removed", "reason"),
     [
         ("run", "the run {run} of that release is missing or damaged"),
-        ("audit", "the results of the previous run cannot be read: "),
+        ("audit", "the previous run's results cannot be read: "),
     ],
 )
 def test_a_removed_release_does_not_fail_an_audit(apart, released, hallmark, removed, reason):
@@ -1011,17 +1011,17 @@ def test_nothing_is_written_into_a_release_or_a_store(
     Path("loop").symlink_to("loop")
     os.symlink(released, "link")
     for folder, problem in (
-        (released / "checkpoint" / "inner", f"is inside of the release {released}"),
-        ("link/inner", f"is inside of the release {released}"),
-        (hallmark.store / "artifacts" / "new", f"is inside of the store {hallmark.store}"),
-        (hallmark.store, f"is inside of the store {hallmark.store}"),
+        (released / "checkpoint" / "inner", f"is inside the release {released}"),
+        ("link/inner", f"is inside the release {released}"),
+        (hallmark.store / "artifacts" / "new", f"is inside the store {hallmark.store}"),
+        (hallmark.store, f"is inside the store {hallmark.store}"),
         ("/dev/null/x", "cannot be created, because /dev/null is not a folder"),
         ("file/x/y", "file is not a folder"),
         ("/proc/x", "/proc/x cannot be created (No such file or directory)"),
         ("loop", "loop is a link to itself"),
         ("loop/x", "loop is a link to itself"),
-        ("", "the name of the folder is empty"),
-        ("new\n\x1b", "the name of the folder, new\\n\\x1b, has invisible characters"),
+        ("", "the folder name is empty"),
+        ("new\n\x1b", "the folder name new\\n\\x1b contains invisible characters"),
     ):
         command = {
             "release": ("release", hallmark.first, folder, "--allowed-signers", signers),

@@ -63,8 +63,8 @@ def test_a_run_prints_what_was_removed_by_rule_and_group(hallmark, corpus):
     [start] = [n for n, line in enumerate(lines) if line.startswith("run ")]
     total, rule, heading, group = lines[start + 1 :]
     assert total == (
-        "removed 18 of 64 documents (28.1 %): 18 by select_scored; this includes 0 duplicates "
-        "of other documents; no copy of the text remains for 18 documents"
+        "removed 18 of 64 documents (28.1 %): 18 by select_scored, including 0 duplicates of other "
+        "documents; no copy of the text remains for 18 documents"
     )
     assert rule == (
         "select_scored: toxicity removed 18 of 64 documents (28.1 %); set in the config; the "
@@ -135,7 +135,7 @@ def test_duplicates_count_as_removed_and_the_page_says_the_same(hallmark, corpus
     (tmp_path / "a.jsonl").write_text("\n".join([*lines, *lines[16:25]]), encoding="utf-8")
     report = hallmark.json("run", config, "--until", "datasheet")
     assert lines_of(report)[0] == (
-        "removed 9 of 71 documents (12.7 %): 9 by deduplicate; this includes 9 duplicates of other "
+        "removed 9 of 71 documents (12.7 %): 9 by deduplicate, including 9 duplicates of other "
         "documents; no copy of the text remains for 0 documents"
     )
     [group] = report["removals"]["groups"]
@@ -197,12 +197,12 @@ def test_the_summary_has_at_most_twelve_lines():
     }
     lines = render_removals(report)
     assert lines[4] == (
-        "3 of 90 documents (3.3 %) have no toxicity score: 2 judged harmless by the cheap first "
-        "scorer of the cascade, 1 empty"
+        "3 of 90 documents (3.3 %) have no toxicity score: 2 judged harmless by the cascade's "
+        "cheap first scorer, 1 empty"
     )
     assert lines[0] == (
-        "removed 3 of 90 documents (3.3 %): 1 by stage 1, 2 by stage 2; this includes 1 duplicate "
-        "of other documents; no copy of the text remains for 2 documents"
+        "removed 3 of 90 documents (3.3 %): 1 by stage 1, 2 by stage 2, including 1 duplicate of "
+        "other documents; no copy of the text remains for 2 documents"
     )
     assert len(lines) == 12 and "7 more rules removed or tagged documents" in lines[3]
     assert lines[-1].endswith(

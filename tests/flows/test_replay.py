@@ -70,5 +70,5 @@ def test_relative_paths_start_from_the_folder_of_the_run(tmp_path, server, monke
     assert (tmp_path / "again" / "artifacts" / "ingest").is_dir()
     assert replay["store"] == "again"
     done = hallmark("replay", "latest", "latest", "--target-store", "third", code=2)
-    assert "--target-store is the store of one replay, and 2 runs are named" in done.stderr
+    assert "--target-store accepts only one run, but 2 runs were specified" in done.stderr
     assert not (tmp_path / "third").exists()

@@ -182,7 +182,7 @@ def test_a_replay_names_a_missing_artifact_before_it_starts(store):
 def test_a_flow_that_cannot_be_replayed_is_refused_before_a_store_is_created(store, tmp_path, flow):
     store.put("runs/b/run.json", damaged(store, flow=flow))
     with pytest.raises(
-        UsageError, match=rf"run b was started by the flow '{flow}'.*hallmark status b"
+        UsageError, match=rf"run b was started by the '{flow}' flow.*hallmark status b"
     ):
         replay_run(open_run("b", store), str(tmp_path / "fresh"))
     assert not (tmp_path / "fresh").exists()
@@ -328,8 +328,8 @@ def test_ids_of_runs_sort_by_start_time(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("2026", "has 2 runs whose ids begin with '2026'; write more of the id, such as 2026-b"),
-        ("", "has 2 runs whose ids begin with ''; write more of the id, such as 2026-b"),
+        ("2026", "has 2 runs whose ids begin with '2026'; specify more of the id, such as 2026-b"),
+        ("", "has 2 runs whose ids begin with ''; specify more of the id, such as 2026-b"),
         ("x" * 10_000, "has no run named 'x{79}; newest: 2026-b"),
     ],
 )

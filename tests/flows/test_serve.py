@@ -258,7 +258,7 @@ def test_an_unknown_audit_fails_with_its_sentence(server, monkeypatch, tmp_path)
 def test_serve_explains_how_to_start_a_server(smoke, monkeypatch):
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     done = smoke("serve", "smoke", code=1)
-    assert "no Prefect server answers" in done.stderr
+    assert "no Prefect server responds" in done.stderr
     assert "prefect server start" in done.stderr
 
 
@@ -363,8 +363,8 @@ def test_a_request_is_confined_to_the_roots(served):
 def test_wrong_parameters_fail_with_their_sentence(served):
     home, _, request = served
     wrong = [
-        ({"untill": "ingest"}, "the flow pipeline has no parameter 'untill' (did you mean until?)"),
-        ({"audits": "bias"}, "the parameters of the flow pipeline: audits: "),
+        ({"untill": "ingest"}, "the pipeline flow has no parameter 'untill' (did you mean until?)"),
+        ({"audits": "bias"}, "the parameters of the pipeline flow: audits: "),
     ]
     for parameters, output in wrong:
         state = request(**parameters)

@@ -70,8 +70,8 @@ def test_a_section_is_shown_as_in_a_config_file():
             ["default: 1000", "allowed: integer from 1 to 99999999", "meaning: number of "],
         ),
         ("earlier_run", ["default: not set", "allowed: string", "meaning: id of the run whose "]),
-        ("name", ["default: none, must be set", "allowed: string", "meaning: name of the config"]),
-        ("ingest.sources.path", ["default: none, must be set", "allowed: string", "meaning: "]),
+        ("name", ["default: none; must be set", "allowed: string", "meaning: name of the config"]),
+        ("ingest.sources.path", ["default: none; must be set", "allowed: string", "meaning: "]),
         (
             "study.synthetic_corpus.documents",
             ["default: 500", "allowed: integer from", "meaning: "],
@@ -143,7 +143,7 @@ def test_a_key_is_shown_alone(key, line):
 def test_an_unknown_key_is_refused_with_the_root_keys():
     with pytest.raises(
         UsageError,
-        match=r"no section or key 'erlier' .*; .* outside all sections are name, store, workers",
+        match=r"no section or key 'erlier' .*; .* top-level keys are name, store, workers",
     ):
         list_settings("erlier")
 

@@ -111,7 +111,7 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path, name):
     (mine / name).parent.mkdir(parents=True)
     (mine / name).write_text("mine")
     (mine / "index.html").write_text("mine")
-    with pytest.raises(UsageError, match="contains files that do not belong to a site"):
+    with pytest.raises(UsageError, match="contains files that are not part of a site"):
         build_store_site(Store(tmp_path / "store"), mine)
     assert (mine / name).read_text() == "mine"
 

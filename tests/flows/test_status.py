@@ -142,8 +142,8 @@ def test_the_next_step_is_the_command_of_the_run(run, smoke):
     report["request"] |= {"start": "latest@0", "until": "pretrain", "hash_sources": True}
     report["stages"][0]["stale_reasons"] = ["code: tasks.text"]
     assert render_status(report).splitlines()[-1] == (
-        "run stale stages again with: hallmark run 'my file.toml' --set audit_bias.seed=5 "
-        "--until pretrain --start-checkpoint latest@0 --hash-sources"
+        "rerun stale stages with: hallmark run 'my file.toml' --set audit_bias.seed=5 --until "
+        "pretrain --start-checkpoint latest@0 --hash-sources"
     )
     report["request"]["audits"] = [name for name in ALL_AUDITS if name != "capability"]
     assert "hallmark run 'my file.toml' --skip capability --set" in render_status(report)
@@ -155,7 +155,7 @@ def test_the_next_step_is_the_command_of_the_run(run, smoke):
         "audits": ["toxicity", "bias"],
     }
     command = "hallmark audit latest@0 --only toxicity,bias --config 'my file.toml'"
-    assert render_status(report).endswith(f"again with: {command}")
+    assert render_status(report).endswith(f"stale stages with: {command}")
     report |= {"store_must_be_named": True}
     assert render_status(report).endswith(f"{command} --store {smoke.store}")
     assert "still running" in render_status({**report, "status": "running"})

@@ -65,8 +65,8 @@ def test_a_second_flow_run_waits_and_says_so(connected, store, caplog):
     assert first_occupies.wait(60)
     threads[1].start()
     waiting = (
-        f"waiting for a place: the concurrency limit {get_limit_name(store)} allows 1 at a time of "
-        f"the flow runs on the store {store.uri}"
+        f"waiting for a slot: the concurrency limit {get_limit_name(store)} is 1 for flow runs on "
+        f"the store {store.uri}"
     )
     while waiting not in caplog.text:
         assert threads[1].is_alive()
@@ -75,7 +75,7 @@ def test_a_second_flow_run_waits_and_says_so(connected, store, caplog):
     for thread in threads:
         thread.join(60)
     assert order == ["first starts", "first ends", "second starts"]
-    assert f"a place of the concurrency limit {get_limit_name(store)} is free" in caplog.text
+    assert f"a slot of the concurrency limit {get_limit_name(store)} is free" in caplog.text
     assert read_active_slots(store) == 0
 
 
@@ -109,7 +109,7 @@ def test_an_absent_server_stops_no_run(store, caplog):
     settings = {PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}
     with temporary_settings(settings):
         assert read_run_limit(get_limit_name(store)) is None
-    assert "the concurrency limit of the store cannot be read from Prefect's server" in caplog.text
+    assert "the store's concurrency limit cannot be read from the Prefect server" in caplog.text
 
 
 def test_serve_refuses_an_impossible_limit(smoke):
@@ -149,8 +149,8 @@ def test_runs_of_served_deployments_take_turns(prefect_server, tmp_path):
         deployment = wait_for("the deployment", find_deployment, serve)
         limit_name = get_limit_name(Store(tmp_path / "store"))
         assert (
-            f"flow runs on the store at the same time: 1 (concurrency limit {limit_name} of "
-            "Prefect)" in log_path.read_text()
+            f"concurrent flow runs on the store: 1 (Prefect concurrency limit {limit_name})"
+            in log_path.read_text()
         )
         # The only place is taken, so that every run must wait, however fast the others are.
         place = {"names": [limit_name], "slots": 1}
@@ -171,7 +171,7 @@ def test_runs_of_served_deployments_take_turns(prefect_server, tmp_path):
 
         def read_waiting():
             logs = api.post(f"{prefect_server}/logs/filter", json=query).json()
-            return [one for one in logs if one["message"].startswith("waiting for a place: ")]
+            return [one for one in logs if one["message"].startswith("waiting for a slot: ")]
 
         # Prefect sends its logs with a delay.
         waiting = wait_for("a run that says that it waits", read_waiting, serve)

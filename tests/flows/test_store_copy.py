@@ -137,7 +137,9 @@ def test_a_record_that_changed_is_replaced_but_never_by_an_older_one(source, tar
     copy_runs(source, target, [run.id])
     assert open_run(run.id, target).status == "completed"
     source.put(key, json.dumps(complete | {"started": "2020-01-01T00:00:00+00:00"}).encode())
-    with pytest.raises(HallmarkError, match=f"has another run with the id {run.id}, so nothing"):
+    with pytest.raises(
+        HallmarkError, match=f"has a different run with the id {run.id}, so nothing"
+    ):
         copy_runs(source, target, [run.id])
 
 
@@ -146,7 +148,7 @@ def test_a_store_with_another_secret_keeps_it(source, target):
     own_secret = target.secret
     report = copy_runs(source, target, ["latest"])
     assert report.has_other_secret and target.secret == own_secret
-    assert "has another secret than" in render_copy(asdict(report))
+    assert "have different secrets" in render_copy(asdict(report))
 
 
 def test_equal_versions_arrive_with_the_artifacts_that_depend_on_them(
@@ -161,7 +163,8 @@ def test_equal_versions_arrive_with_the_artifacts_that_depend_on_them(
     execute_small_run(source, 31)
     report = copy_runs(source, target, ["latest"])
     assert report.equivalent_versions == [str(record)]
-    assert f"now also equal in {target.uri}: {record}" in render_copy(asdict(report))
+    output = render_copy(asdict(report))
+    assert f"now also treated as equivalent in {target.uri}: {record}" in output
     assert target.get(record.key) == source.get(record.key)
     again = execute_small_run(target, 31)
     assert all(entry["cached"] for entry in again.stages.values())
@@ -211,7 +214,7 @@ def test_a_document_purged_in_the_target_does_not_come_back(source, target):
     # What the target has already is not sent again.
     assert copy_runs(source, target, [first.id]).copied_files == 0
     second = execute_small_run(source, documents=31)  # contains the document, too
-    message = f"document {doc_id} was purged in the store .*, and the copy would bring it back"
+    message = f"document {doc_id} was purged in the store .*, and the copy would restore it"
     with pytest.raises(HallmarkError, match=message):
         copy_runs(source, target, [second.id])
     assert list_tables_with(target, text) == []
@@ -353,11 +356,11 @@ def test_a_copy_waits_for_a_purge_and_a_collection(source, tmp_path):
         ),
         (
             lambda m: m["tables"]["documents"]["parts"][0].update(path="manifest.json"),
-            "gives a file the path 'manifest.json'",
+            "lists a file with the path 'manifest.json'",
         ),
         (
             lambda m: m["tables"]["documents"]["parts"][0].update(path="tombstones.json/x"),
-            "gives a file the path 'tombstones.json/x'",
+            "lists a file with the path 'tombstones.json/x'",
         ),
         (
             lambda m: m["tables"]["documents"]["parts"][0].update(path="0/gone"),
@@ -403,7 +406,7 @@ def test_what_a_run_needs_must_be_in_the_source(source, target):
     run = execute_small_run(source)
     shutil.rmtree(find_manifest(source, "checkpoint").parent)
     with pytest.raises(
-        HallmarkError, match=r"has no artifact checkpoint/.*, to which a run refers"
+        HallmarkError, match=r"does not contain the artifact checkpoint/.* that a run refers to"
     ):
         copy_runs(source, target, [run.id])
     assert target.list_folder_names("runs") == []
@@ -414,7 +417,8 @@ def test_an_input_outside_the_store_is_named(source, target):
     change_manifest(source, "make", lambda m: m.update(lineage={"x": "folder/0123456789abcdef"}))
     report = copy_runs(source, target, [run.id])
     assert report.missing_inputs == ["folder/0123456789abcdef"]
-    assert "does not have them: folder/0123456789abcdef" in render_copy(asdict(report))
+    output = render_copy(asdict(report))
+    assert f"they are missing from {source.uri}: folder/0123456789abcdef" in output
 
 
 def test_a_damaged_file_of_the_source_is_not_sent(source, target):
@@ -436,7 +440,7 @@ def test_a_file_that_is_cut_in_transit_does_not_arrive(source, target, monkeypat
         put(store, key, data)
 
     monkeypatch.setattr(type(target), "put", cut)
-    with pytest.raises(HallmarkError, match=r"model\.bin did not arrive as it was sent"):
+    with pytest.raises(HallmarkError, match=r"model\.bin changed during the copy \(its SHA-256"):
         copy_runs(source, target, [run.id])
     assert target.list_folder_names("runs") == []
     monkeypatch.undo()
@@ -455,7 +459,7 @@ def test_an_artifact_with_other_content_is_never_mixed(source, target):
         manifest["content"] = compute_content_digest(manifest["tables"], manifest["files"])
 
     change_manifest(source, "checkpoint", change_weights)
-    with pytest.raises(HallmarkError, match="with other content, as two machines can compute it"):
+    with pytest.raises(HallmarkError, match="with different content, because results can"):
         copy_runs(source, target, [run.id])
     assert target.get(f"runs/{run.id}/run.json") is None
 

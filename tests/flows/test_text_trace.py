@@ -92,7 +92,7 @@ def test_without_a_redactor_everything_is_shown():
         ({"text": "a", "rows": 0}, "--rows is 0"),
         (
             {"run": "latest", "document_or_finding": "ab", "text": "c"},
-            "specify only one of them",
+            "specify only one of the two",
         ),
         ({}, "nothing to trace"),
         ({"run": "latest"}, "nothing to trace"),

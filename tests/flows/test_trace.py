@@ -232,7 +232,7 @@ def test_a_run_without_a_packed_corpus_is_reported(session):
 
     assert told(both, packs=False) == told(alone) == "the run packed no corpus"
     assert told(both) == "no packed sequence contains tokens of the document"
-    assert told(both, row=1) == "read in no training step"
+    assert told(both, row=1) == "not read in any training step"
 
 
 @pytest.mark.parametrize("wrong", ["", "12", "zz" * 16, "00" * 15, "00" * 17])
@@ -348,7 +348,9 @@ def test_a_toxic_finding_leads_to_its_worst_rows_and_their_documents(run, smoke)
         f"the first {len(report['worst_rows'])} of {report['row_count']:,} rows of values" in output
     )
     assert f", null value {report['finding']['null_value']:.4g}, n =" in output
-    assert output.count(f"no {least} consecutive tokens of the model's text occur") == len(without)
+    assert output.count(f"no span of {least} consecutive tokens in the model's text occurs") == len(
+        without
+    )
     assert (
         run["toxicity_trace"]["training_overlap"].row_count
         == run["toxicity_respond"]["responses"].row_count
@@ -440,7 +442,7 @@ def test_a_metric_with_slices_suggests_the_largest_risk(smoke):
     rows = smoke.json("findings", smoke.first, "--audit", "extraction")
     riskiest = next(row["finding"] for row in rows if row["metric"] == "extractable")
     assert (
-        f"specify one, such as the one with the largest risk, {riskiest}; hallmark findings"
+        f"specify one, such as the finding with the largest risk, {riskiest}; hallmark findings"
         in output
     )
 
@@ -517,7 +519,7 @@ def test_an_estimate_for_a_secret_names_its_own_copies(run, smoke):
         ("toxicity.x", "toxicity has no finding 'x'; it has expected_maximum_toxicity"),
         (
             "toxicity.toxicity_probability",
-            "specify one, such as the one with the largest risk, toxicity.toxicity_probability[",
+            "such as the finding with the largest risk, toxicity.toxicity_probability[",
         ),
         (
             "toxicity.toxicity_probability[x]",

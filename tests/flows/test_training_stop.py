@@ -96,9 +96,9 @@ def test_a_failed_rule_stops_the_training_at_the_next_step(kind, tmp_path, bucke
         train_and_audit(store, audit)
     assert auditor.steps == []
     assert str(error.value) == (
-        "stage pretrain: training was stopped because its checkpoint of step 20 failed the "
-        f"rule fair of the policy in the audit run {STOP['audit_run']}; its checkpoints remain in "
-        "the store; to continue training, run the same command again"
+        "stage pretrain: training was stopped because its checkpoint at step 20 failed the policy "
+        f"rule fair in audit run {STOP['audit_run']}; its checkpoints remain in the store; to "
+        "continue training, run the same command again"
     )
     run = open_run("latest", store)
     assert (run.record["status"], run.record["error"]) == ("failed", str(error.value))
@@ -132,7 +132,7 @@ def test_only_running_trainings_of_the_checkpoint_are_stopped(store):
 def test_several_rules_are_named(store):
     store.put(format_stop_key("r"), json.dumps(STOP | {"failed_rules": ["a", "b\u202e"]}).encode())
     reason = TrainingStopReader(store, "r").find_stop_reason()
-    assert "failed the rules a, b‹U+202E› of the policy" in reason
+    assert "failed the policy rules a, b‹U+202E› in audit run" in reason
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_a_release_that_gives_other_content_is_not_declared(machine, tmp_path):
     done = newer("replay", first, second, "--declare-equivalent", "--json", code=1)
     assert done.stderr.splitlines()[-1] == (
         f"hallmark: nothing was declared: in the replay of run {first} with idna {NEWER_IDNA} in "
-        f"place of {IDNA}, the stage ingest differs (table documents); run the configs again to "
+        f"place of {IDNA}, the ingest stage differs (table documents); run the configs again to "
         "compute their artifacts with the installed versions"
     )
     result = json.loads(done.stdout)
@@ -171,7 +171,7 @@ def test_nothing_is_declared_if_no_version_differs(runs):
 @pytest.mark.parametrize("installed", ["27.0.0", "26.1.0", f"{NEWER}rc1", f"{NEWER}+local"])
 def test_only_a_patch_release_can_be_declared(runs, tmp_path, monkeypatch, installed):
     install(monkeypatch, tmp_path / "site", "pyarrow", installed)
-    sentence = f"pyarrow {installed} cannot be declared equal to {PYARROW}: only patch releases"
+    sentence = f"pyarrow {installed} cannot be declared equal to {PYARROW}, because only patch"
     with pytest.raises(UsageError) as raised:
         find_version_changes(runs)
     assert str(raised.value).startswith(sentence)
@@ -180,7 +180,7 @@ def test_only_a_patch_release_can_be_declared(runs, tmp_path, monkeypatch, insta
 def test_runs_of_one_config_are_refused(store, runs, tmp_path, monkeypatch):
     repeated = execute_small_run(store, 30)
     install(monkeypatch, tmp_path / "site", "pyarrow", NEWER)
-    with pytest.raises(UsageError, match="runs of different configs, and 1 is named; name one"):
+    with pytest.raises(UsageError, match="runs of different configs, but only 1 is spec"):
         find_version_changes([runs[0], runs[0]])
     with pytest.raises(UsageError, match="do not use pyarrow in the same stages with diff"):
         find_version_changes([runs[0], repeated])
@@ -217,8 +217,8 @@ def test_a_version_is_declared_once(store, runs, tmp_path, monkeypatch):
     assert str(raised.value) == (
         f"pyarrow {NEWER} counts as {other} in 4 stages (declared on 2026-11-30: the replays of "
         "the runs a and b had the same content), which does not hold for all stages of these runs; "
-        f"to declare it again, remove {store.root_folder}/{record.key}, and name at least 2 runs "
-        "that have all stages"
+        f"to declare it again, remove {store.root_folder}/{record.key}, and specify at least 2 "
+        "runs that have all stages"
     )
 
 
@@ -309,7 +309,7 @@ def test_a_replay_knows_the_versions_that_are_equal_in_the_store(store, tmp_path
             {"replayed_digest": "0", "differences": ["table counts", "libraries changed"]},
             "the stage count differs (table counts); run",
         ),
-        ({"replayed_digest": None}, "the stage count was not computed; run"),
+        ({"replayed_digest": None}, "the count stage was not computed; run"),
     ],
 )
 def test_one_differing_stage_prevents_the_declaration(store, runs, row, sentence):

@@ -148,7 +148,7 @@ def test_texts_of_a_run_are_redacted_wherever_they_are_shown_and_searched(damage
         page = client.get(path)
         assert (page.status_code == 200) == ("/runs/" not in path), path
         assert "example.org" not in page.text and "<[email" not in page.text, path
-    assert "it asks for the flow pipeline, not " in client.get("/").text
+    assert "it requests the pipeline flow, not " in client.get("/").text
 
 
 def test_the_page_of_a_run_says_why_it_is_interrupted(damaged, run):
@@ -287,7 +287,7 @@ def test_names_of_compared_runs_are_completed(client, run):
     checkpoint = run.find_checkpoints()[-1].name
     for name in (run.id[:-1], "latest", f"latest@{max(steps)}", checkpoint):
         response = client.get("/compare", params={"before": name, "after": run.id})
-        assert_one_sentence(response, 400, f"refer to the same audit, that of run {run.id}")
+        assert_one_sentence(response, 400, f"refer to the same audit, in run {run.id}")
     response = client.get("/compare", params={"before": f"{run.id}@987654", "after": run.id})
     assert_one_sentence(response, 400, "has no checkpoint for step 987654")
 
@@ -676,10 +676,10 @@ def test_a_review_is_composed_signed_and_stored(reviewing, apart, run, reviewers
             follow_redirects=False,
         )
 
-    assert_one_sentence(send(""), 400, "No signature was given")
-    assert_one_sentence(send("nonsense"), 400, "does not belong to this statement")
+    assert_one_sentence(send(""), 400, "No signature was provided")
+    assert_one_sentence(send("nonsense"), 400, "does not match this statement")
     wrong = reviewers.sign("ada", statement + b" ").decode()
-    assert_one_sentence(send(wrong), 400, "does not belong to this statement")
+    assert_one_sentence(send(wrong), 400, "does not match this statement")
     stored = send(reviewers.sign("ada", statement).decode().replace("\n", "\r\n"))
     assert stored.status_code == 303, stored.text
     assert stored.headers["location"].startswith(path)
@@ -729,9 +729,9 @@ def test_a_missing_file_of_allowed_signers_is_named(apart, run, reviewers, tmp_p
     [
         ({"decision": "like"}, "Choose a decision"),
         ({"reviewer": " "}, "Reviewer: must not be empty"),
-        ({"reviewer": "\u3164"}, "Reviewer: has no visible character"),
-        ({"comment": "\u200d"}, "Comment: has no visible character"),
-        ({"about": "a", "note": "\u3164\u2800"}, "is empty; write a remark"),
+        ({"reviewer": "\u3164"}, "Reviewer: contains no visible characters"),
+        ({"comment": "\u200d"}, "Comment: contains no visible characters"),
+        ({"about": "a", "note": "\u3164\u2800"}, "is empty; write some text"),
         ({"decision": "reject"}, "must state why the card is rejected"),
         ({"expires": "2001-01-01"}, "must not be before the review date"),
         ({"about": "nothing", "note": "a"}, "the card has no figure|has no figure"),
@@ -998,7 +998,7 @@ def test_a_port_in_use_is_named(apart):
 
 
 def test_wrong_arguments_are_named(apart, tmp_path):
-    assert "a port is a number" in apart("view", "--port", "70000", code=2).stderr
+    assert "the port must be a number" in apart("view", "--port", "70000", code=2).stderr
     missing = str(tmp_path / "missing")
     assert "there is no store" in apart("view", "--store", missing, code=2).stderr
     assert "missing" in apart("view", "--allowed-signers", missing, code=2).stderr

@@ -93,7 +93,7 @@ def test_a_worker_runs_the_deployments_of_the_example(work_pool):
 
     state = request("nightly", untill="ingest")
     assert state["type"] == "FAILED"
-    assert "the flow pipeline has no parameter 'untill' (did you mean until?)" in state["message"]
+    assert "the pipeline flow has no parameter 'untill' (did you mean until?)" in state["message"]
 
 
 def test_the_worker_confines_runs_to_its_roots(work_pool, tmp_path):

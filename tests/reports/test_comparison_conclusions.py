@@ -276,7 +276,7 @@ def test_audits_that_have_no_finding_in_common_did_run(session):
         )
         for n in range(2)
     ]
-    with pytest.raises(HallmarkError, match="bias: the checkpoints have no finding in common"):
+    with pytest.raises(HallmarkError, match="bias: the checkpoints have no findings in common"):
         checkpoint_comparison.compare_checkpoints(subjects)
     run = SimpleNamespace(id="r")
     subject = SimpleNamespace(name="c", audit_run=run, find_artifact=lambda audit, stage: None)

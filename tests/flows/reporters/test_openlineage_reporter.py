@@ -165,7 +165,7 @@ def test_a_failed_stage_names_its_error_without_its_words(tmp_path, failing, err
     events = read_events(path)
     assert [event["eventType"] for event in events] == ["START", "START", *states] * 2
     assert events[6]["run"]["facets"]["errorMessage"]["message"] == (
-        f"{error.__name__}; run.json of run {run.id} says why"
+        f"{error.__name__}; for the reason, see run.json of run {run.id}"
     )
     assert WORD not in path.read_text()
 

@@ -128,11 +128,11 @@ def test_the_page_of_two_runs_has_the_numbers_of_the_command(apart, both, tmp_pa
     text = apart("compare", *both, "--output", str(folder)).stdout
     assert text.splitlines()[-1] == f"page: {folder}/comparison.html"
     done = apart("compare", f"{apart.first}@all", "--output", str(folder), code=2)
-    assert "specify exactly two" in done.stderr
+    assert "--output requires exactly two" in done.stderr
     (tmp_path / "file").write_text("")
     for folder, problem in (
         (tmp_path / "file", "file is not a folder"),
-        (apart.store / "page", f"is inside of the store {apart.store}"),
+        (apart.store / "page", f"is inside the store {apart.store}"),
     ):
         done = apart("compare", *both, "--output", str(folder), code=2)
         assert f"{problem}; choose a new folder for the comparison" in done.stderr
@@ -149,7 +149,7 @@ def test_a_damaged_table_ends_with_1_and_hides_no_other_audit(apart, both, tmp_p
     assert "toxicity was not compared: cannot be read: " in done.stdout
     assert "bias." in done.stdout and "associations." in done.stdout
     (line,) = done.stderr.strip().splitlines()
-    assert "the tables of toxicity cannot be read; run hallmark verify" in line
+    assert "the tables of these audits cannot be read: toxicity; run hallmark verify" in line
 
 
 def test_audits_with_other_requests_are_not_compared(apart, both):
@@ -169,7 +169,7 @@ def test_bad_names_are_one_sentence(apart, both):
     assert "specify two checkpoints" in apart("compare", code=2).stderr
     assert "is empty" in apart("compare", both[0], "", code=2).stderr
     assert (
-        "runs whose ids begin with '2'; write more of the id"
+        "runs whose ids begin with '2'; specify more of the id"
         in apart("compare", both[0], "2", code=2).stderr
     )
     assert (
@@ -185,10 +185,7 @@ def test_bad_names_are_one_sentence(apart, both):
 def test_a_run_is_not_compared_with_itself(apart, both):
     for names in ((both[0], both[0]), (apart.first, both[1]), (both[1], apart.first[:-1])):
         error = apart("compare", *names, code=2).stderr
-        assert (
-            "refer to the same audit, that of run " in error
-            and len(error.strip().splitlines()) == 1
-        )
+        assert "refer to the same audit, in run " in error and len(error.strip().splitlines()) == 1
     # Named twice among others, a checkpoint is compared once.
     report = apart.json("compare", both[0], both[1], both[0])
     assert len(report["checkpoints"]) == 2

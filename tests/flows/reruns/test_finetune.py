@@ -135,7 +135,7 @@ def test_wrong_arguments_are_reported_before_anything_runs(smoke, tmp_path):
     done = smoke("finetune", f"{smoke.first}@0", "--config", str(config), code=2)
     assert "finetune.task" in done.stderr and str(config) in done.stderr
     done = smoke("finetune", f"{smoke.first}@0", "--config", "smoke", code=2)
-    assert "the config has no section [finetune]" in done.stderr
+    assert "the config has no [finetune] section" in done.stderr
     config = write_config(tmp_path)
     config.write_text(config.read_text().replace(str(tmp_path), "~nobody-has-this-name"))
     done = smoke("finetune", f"{smoke.first}@60", "--config", str(config), code=2)

@@ -169,7 +169,7 @@ def test_bad_input_is_one_sentence(apart, proved):
     assert "has no finding 'x'" in said(apart.first, "extraction.x")
     audited = proved[1]["base"].store
     other = next(run for run in read_all_runs(audited) if run.flow == "prove")
-    assert "is a run of the flow prove, which hallmark prove cannot repeat" in said(other.id)
+    assert "is a run of the prove flow, which hallmark prove cannot repeat" in said(other.id)
     assert "already excluded documents from training" in said(proved[1]["removed"].id)
 
 
