@@ -176,7 +176,7 @@ def test_the_interval_of_precision_has_its_coverage_with_many_ties(digits):
         scores, hits = rng.normal(size=120).round(digits), rng.random(120) < 0.2
         precision = estimate_precision(scores, hits, 30)
         covered += precision.low <= 0.2 <= precision.high
-        tied += "equal scores" in precision.method
+        tied += "tied scores" in precision.method
         assert precision.minimum_detectable_effect > 0.1
     assert covered / 400 >= 0.93 and (tied > 300 if digits == 0 else tied == 0)
 
