@@ -181,7 +181,7 @@ def test_draws_depend_on_the_source_and_not_on_the_batch(encoder_decoder):
 
 def test_a_tokenizer_without_special_tokens_of_the_objective_is_refused(tmp_path):
     folder = make_own(tmp_path, architecture="encoder")
-    with pytest.raises(UsageError, match=r"no token <\|mask\|>"):
+    with pytest.raises(UsageError, match=r"no <\|mask\|> token"):
         open_audited_model(folder, device="cpu")
 
 

@@ -215,7 +215,7 @@ COUNT_RULE = PolicyRule(audit="toxicity", metric="repeated_prompts", le=3)
         ),
         (
             {"clusters": 1},
-            "too few clusters: the interval is based on 1 independent cluster, and at least 6 "
+            "too few clusters: the interval is based on 1 independent cluster, but at least 6 "
             "are needed, so the rule is not shown to hold",
         ),
         (
