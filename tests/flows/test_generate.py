@@ -220,7 +220,7 @@ def test_hugging_face_folders_generate_and_fill_masks(hallmark, gpt2_folder, ber
         ("decoder", [PROMPT, "--top-p", "0"], 2, "top_p must be above 0"),
         ("decoder", [PROMPT, "--beam-width", "0"], 2, "width must be at least 1, not 0"),
         ("both", ["word " * 60], 2, "exceed the model's context of 48 tokens"),
-        ("both", ["a <|sentinel_7|> b"], 2, "has no token <|sentinel_7|>"),
+        ("both", ["a <|sentinel_7|> b"], 2, "has no <|sentinel_7|> token"),
         ("encoder", [PROMPT], 2, "write <|mask|> for each missing word"),
         (
             "encoder",
