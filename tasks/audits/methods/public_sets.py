@@ -46,7 +46,7 @@ def record_repeated_items(
         requests.record_skipped(
             REPEATED,
             "items with the same texts as an earlier item; identical rows are counted only once, "
-            "and all other items join the cluster of the earlier item or its term",
+            "and all other repeated items are assigned to the cluster or term of the earlier item",
             repeated_count,
         )
     if conflicting_count:

@@ -115,10 +115,10 @@ class WeatConfig(SeededConfig):
 
     word_lists: Path | None = Field(
         default=None,
-        description="JSON file with an object of word lists: either the WEAT lists, under the "
-        "names used by the wefe library, or any other lists, with a `tests` object "
-        "that specifies the lists X, Y, A and B for each test; by default, the "
-        "built-in lists are used",
+        description="JSON file with an object of word lists: either the WEAT lists, with the "
+        "names used by the wefe library, or any other lists and a `tests` object that "
+        "specifies the lists X, Y, A and B for each test; if not set, the built-in "
+        "lists are used",
     )
     layer: int | None = Field(
         default=None,
@@ -130,8 +130,8 @@ class WeatConfig(SeededConfig):
         default=10_000,
         ge=100,
         le=100_000,
-        description="number of random word partitions in the permutation test if there are too "
-        "many partitions to try all of them",
+        description="number of random word partitions in the permutation test, used if there are "
+        "too many partitions to try all of them",
     )
 
     @field_validator("layer")
@@ -421,7 +421,7 @@ PROBE = Probe(
         skipped_count_metrics={
             "skipped_words": "Skipped words",
         },
-        no_capability_check_because="it compares embeddings and does not prompt the model",
+        no_capability_check_because="the audit compares embeddings and does not prompt the model",
         risk="bias",
         further_headlines=tuple(
             Headline(
@@ -456,12 +456,12 @@ PROBE = Probe(
         ),
         glossary={
             "effect_size_input": (
-                "strength of the association between two pairs of word lists, from the input "
-                "embeddings, in standard deviations; 0 means no association, and the maximum "
-                "is about 2"
+                "strength of the association between two pairs of word lists in the input "
+                "embeddings, in standard deviations; 0 means no association, and the maximum is "
+                "about 2"
             ),
             "effect_size_contextual": (
-                "strength of the association between two pairs of word lists, from the "
+                "strength of the association between two pairs of word lists, measured with the "
                 "embeddings of the words in sentences, in standard deviations; 0 means no "
                 "association, and the maximum is about 2"
             ),

@@ -78,7 +78,9 @@ def test_remarks_about_pairs_are_findings(crows_config, own_folder):
 def test_an_unreadable_mark_is_refused(tmp_path):
     row = {"stereo": "a b", "anti": "a c", "category": "x", "invalid": "perhaps"}
     path = write_json_lines(tmp_path / "pairs.jsonl", [row])
-    with pytest.raises(UsageError, match=r"line 1 has 'perhaps' in 'invalid'; use true or false"):
+    with pytest.raises(
+        UsageError, match=r"line 1 has the value 'perhaps' in 'invalid'; use true or false"
+    ):
         bias.read_bias_pairs(path)
     path.write_text(json.dumps(row | {"invalid": True}) + "\n")
     assert [pair.is_invalid for pair in bias.read_bias_pairs(path)] == [True]
