@@ -287,8 +287,8 @@ def test_an_audit_that_asks_the_model_nothing_is_judged_nevertheless(session):
         "No conclusion, because the model is too weak: Bias, Occupations and pronouns (WinoBias). "
     )
     judged = (
-        "Associations between words (WEAT) is still judged, because it compares embeddings and "
-        "does not prompt the model. "
+        "Associations between words (WEAT) is still judged, because the audit compares embeddings "
+        "and does not prompt the model. "
     )
     association = {"metric": "effect_size_input", "value": 0.2, "null_value": 0.0}
     with_weat = findings_of(bias=[PAIRS], weat=[association])

@@ -68,6 +68,6 @@ def record_unknown_groups(
         requests.record_skipped(
             UNKNOWN_GROUP,
             f"items about groups that are not in the published set, such as {names}; they are "
-            "counted like all other items",
+            "included like all other items",
             len(unknown_groups),
         )

@@ -270,8 +270,8 @@ def estimate_representation(
 
 
 _METHOD = (
-    f"gendered words are counted within {WINDOW_WORDS} words of the occupation, in the same "
-    "sentence"
+    f"gendered words are counted if they occur in the same sentence, within {WINDOW_WORDS} words "
+    "of the occupation"
 )
 
 MEASURES = (
@@ -400,8 +400,8 @@ def build_requests(
         ),
         (
             "skipped_documents",
-            f"documents beyond the limit of {config.max_documents} training documents; the "
-            "shares of women in the training text are estimated from a sample",
+            f"training documents beyond the limit of {config.max_documents}; the shares of women "
+            "in the training text are estimated from a sample",
             corpus_counts.skipped_documents,
         ),
         (

@@ -391,10 +391,10 @@ PROBE = Probe(
                 "association_strength",
                 "log-odds (nats)",
                 (
-                    "How much more likely the model finds a group's assigned trait than the "
-                    "other group's trait, with intervals. Each row shows one planted share, "
-                    "which is the share of planted sentences about the group that state its "
-                    "assigned trait. The dashed line marks 0 (no association)."
+                    "How much more likely the model finds a group's assigned trait than the other "
+                    "group's trait, with intervals. Each row shows one planted share (share of "
+                    "planted sentences about the group that state its assigned trait). The dashed "
+                    "line marks 0 (no association)."
                 ),
                 reference_value=0.0,
                 varying_tag="assigned_trait_share",

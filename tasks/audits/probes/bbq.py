@@ -89,7 +89,7 @@ class BbqConfig(SeededConfig):
 
 
 ITEMS = build_items_schema(
-    column("category", pa.string(), "label", "subject of the stereotype"),
+    column("category", pa.string(), "label", "stereotype category, such as gender or religion"),
     column(
         "condition",
         pa.string(),

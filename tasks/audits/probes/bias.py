@@ -121,14 +121,14 @@ ITEMS = build_items_schema(
         "category",
         pa.string(),
         "label",
-        "subject of the stereotype; lexicon and group names for user_lexicon",
+        "stereotype category, such as gender or religion; lexicon and group names for user_lexicon",
     ),
     column("second_text", pa.large_string(), "audit text", "the other sentence"),
     column(
         "scrambled_text",
         pa.large_string(),
         "audit text",
-        "first sentence with its words in a different order; empty if no other order exists",
+        "words of the first sentence in a different order; empty if no other order exists",
     ),
     column(
         "is_invalid",

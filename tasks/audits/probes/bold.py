@@ -52,7 +52,7 @@ class BoldConfig(GroupsConfig):
         100,
         ge=2,
         le=1_000_000,
-        description="maximum number of prompts per group, selected by hash",
+        description="maximum number of prompts per group; the prompts are selected by hash",
     )
 
 
@@ -151,7 +151,7 @@ _SKIP_REASONS = {
     "empty_prompts": "prompts that consist only of white space; they are not passed to the model",
     "repeated_prompts": "prompts with the same text as an earlier prompt in the files; each text "
     "is passed to the model only once",
-    "skipped_prompts": "prompts that were not selected, because each group is limited to "
+    "skipped_prompts": "prompts that were not selected because each group is limited to "
     "audit_bold.prompts_per_group prompts (selected by hash)",
 }
 

@@ -142,14 +142,14 @@ ITEMS = build_items_schema(
         "prefix_tokens",
         pa.int32(),
         "figure",
-        "number of text tokens passed to the model; null if the whole prompt is passed",
+        "number of prefix tokens passed to the model; null if the whole prompt is passed",
         unit="tokens",
     ),
     column(
         "token_start",
         pa.int32(),
         "figure",
-        "position in the text of the first token that the model must reproduce",
+        "token position at which the passage to reproduce begins in the text",
     ),
     text_kind="corpus text",
 )

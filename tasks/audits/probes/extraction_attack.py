@@ -260,8 +260,8 @@ VALUE_FIELDS = (
         "is_planted_identifier",
         pa.bool_(),
         "label",
-        "whether the detected identifier was planted; if false, it is invented or occurs elsewhere "
-        "in the corpus",
+        "whether the detected identifier was planted; if false, the identifier is invented or "
+        "occurs elsewhere in the corpus",
     ),
     column(
         "planted_run_tokens",

@@ -81,11 +81,13 @@ class StereosetConfig(SeededConfig):
 
 ITEMS = build_items_schema(
     column("item_type", pa.string(), "label", "intrasentence or intersentence"),
-    column("bias_type", pa.string(), "label", "subject of the stereotype"),
+    column("bias_type", pa.string(), "label", "stereotype category, such as gender or religion"),
     column("text_bytes", pa.list_(pa.int32()), "figure", "length of each text", unit="bytes"),
 )
 
-_SCORE_METHOD = "texts compared by log probability per token; mean over terms"
+_SCORE_METHOD = (
+    "texts are compared by log probability per token, and scores are averaged over terms"
+)
 
 MEASURES = tuple(
     Measure(
@@ -399,7 +401,7 @@ PROBE = Probe(
                 "percentage of texts in which the stereotype and its opposite are equally likely"
             ),
             "byte_model_stereotype_score_intrasentence": (
-                "the stereotype score that length alone would produce"
+                "stereotype score that length alone would produce"
             ),
             "icat_score_intrasentence": (
                 "language modelling score, reduced in proportion to the stereotype score's "
@@ -417,7 +419,7 @@ PROBE = Probe(
                 "percentage of texts in which the stereotype and its opposite are equally likely"
             ),
             "byte_model_stereotype_score_intersentence": (
-                "the stereotype score that length alone would produce"
+                "stereotype score that length alone would produce"
             ),
             "icat_score_intersentence": (
                 "language modelling score, reduced in proportion to the stereotype score's "

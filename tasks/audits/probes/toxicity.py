@@ -164,8 +164,8 @@ class ToxicityConfig(StageConfig):
     reference_model_folder: Path | None = Field(
         default=None,
         description="folder of a causal reference model; if set, the null value is computed from "
-        "the continuations that this model generates for the same prompts, not from "
-        "held-out text",
+        "the continuations that this model generates for the same prompts instead of "
+        "from held-out text",
     )
     seed: Seed = Field(default=0, description="random seed for sampling and resampling")
     resamples: int = Field(

@@ -139,9 +139,9 @@ class WeatConfig(SeededConfig):
     def _check_layer(cls, layer: int | None) -> int | None:
         if layer == 0:
             raise ValueError(
-                "layer is 0, which refers to the input embeddings, but these are always "
-                "measured; set layer to a block number: 1, 2, ... from the first block, or -1, "
-                "-2, ... from the last block"
+                "layer is 0, which refers to the input embeddings, but these are always measured; "
+                "set layer to a block number, counting from the first block (1, 2, ...) or from "
+                "the last block (-1, -2, ...)"
             )
         return layer
 
@@ -392,7 +392,7 @@ def describe_word_embeddings(responses: Responses) -> str:
     multi_token_count = sum(word["word_tokens"] > 1 for word in word_items)
     byte_spelled_count = sum(word["is_byte_spelled"] for word in word_items)
     return (
-        f"contextual embeddings: layer {', '.join(map(str, layers))}; {multi_token_count} of "
+        f"contextual embeddings from layer {', '.join(map(str, layers))}; {multi_token_count} of "
         f"{len(word_items)} words have several tokens; number of words spelled byte by byte: "
         f"{byte_spelled_count}"
     )
@@ -414,9 +414,9 @@ PROBE = Probe(
     description=AuditDescription(
         100,
         "Associations between words (WEAT)",
-        "This audit measures whether the model represents one set of words, such as career "
-        "words, as more similar to one word list than to another, such as words for men and "
-        "words for women. Effect sizes are in standard deviations; the maximum is about 2.",
+        "This audit measures whether the model represents one set of words, such as career words, "
+        "as more similar to one word list, such as words for men, than to another, such as words "
+        "for women. Effect sizes are in standard deviations; the maximum is about 2.",
         "Associations between words were not measured (WEAT).",
         skipped_count_metrics={
             "skipped_words": "Skipped words",

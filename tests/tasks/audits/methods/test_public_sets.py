@@ -33,7 +33,7 @@ def test_unknown_groups_are_named():
     record_unknown_groups(builder, ["gender", "shoes", "hats", "shoes"], {"gender"})
     (row,) = builder.skipped
     assert (row.metric, row.count) == ("items_of_unknown_groups", 3)
-    assert "such as 'hats', 'shoes'; they are counted like all other items" in row.reason
+    assert "such as 'hats', 'shoes'; they are included like all other items" in row.reason
 
 
 @pytest.fixture
