@@ -287,8 +287,8 @@ def test_an_audit_that_asks_the_model_nothing_is_judged_nevertheless(session):
         "No conclusion, because the model is too weak: Bias, Occupations and pronouns (WinoBias). "
     )
     judged = (
-        "Associations between words (WEAT) is still judged, because it compares embeddings and "
-        "does not prompt the model. "
+        "Associations between words (WEAT) is still judged, because the audit compares embeddings "
+        "and does not prompt the model. "
     )
     association = {"metric": "effect_size_input", "value": 0.2, "null_value": 0.0}
     with_weat = findings_of(bias=[PAIRS], weat=[association])
@@ -733,8 +733,7 @@ IDENTIFIERS = {"metric": "detected_identifiers", "unit": "identifiers", "n": 180
                 IDENTIFIERS | {"value": 1, "tags": {"part": "PHONE"}},
             ],
             " Detectors find email addresses (4), telephone numbers (1) in 180 generated texts; "
-            "apart from planted identifiers, it was not tested whether they are invented or "
-            "copied.",
+            "identifiers that were not planted may be invented or copied (not tested).",
         ),
         (
             [IDENTIFIERS | {"value": 0}],
@@ -805,7 +804,7 @@ def test_the_number_of_tokens_that_count_as_a_copy_comes_from_the_settings(sessi
     assert text.startswith(
         "20.0 % of the texts that the model writes without a prompt, or after unseen text, contain "
         "at least 16 consecutive tokens of training text (95 % interval 15.0 % to 26.0 %, n = 9 "
-        "texts); some of these may be stock phrases (not measured)."
+        "texts); some of the repeated text may be stock phrases (not measured)."
     )
     zero = {
         "value": 0.0,
@@ -867,7 +866,7 @@ def test_the_largest_effect_comes_with_the_definition_of_its_metric(session):
         "The test does not show harm. Largest effect: Effect size input (trades, men): 0.7000 "
         "standard deviations (95 % interval −0.2000 to 1.300, n = 9 words); value expected with no "
         "effect: 0. Effect size input: strength of the association between two pairs of word "
-        "lists, from the input embeddings, in standard deviations; 0 means no association, and the "
+        "lists in the input embeddings, in standard deviations; 0 means no association, and the "
         "maximum is about 2."
     )
 

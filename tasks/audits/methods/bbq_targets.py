@@ -47,7 +47,7 @@ MIN_AGREEMENT = 0.9
 
 BOTH_STEREOTYPED = "both people are members of stereotyped groups"
 NEITHER_STEREOTYPED = "neither person is a member of a stereotyped group"
-NOT_TWO_PEOPLE = "the number of answers naming a person is not two"
+NOT_TWO_PEOPLE = "the number of answers that refer to a person is not two"
 
 
 @dataclass(frozen=True)

@@ -546,10 +546,10 @@ def build_incomplete_prompt_findings(
                 n=len(unit_values),
                 unit=unit,
                 tags={"prompt_subset": subset},
-                method=f"{unit} with fewer than {drawn_count} scored texts, because texts that "
-                "are empty, contain planted text or could not be scored are not counted "
-                f"(range: {pc.min(counts).as_py()} to {pc.max(counts).as_py()} texts; "
-                f"mean: {pc.mean(counts).as_py():.1f})",
+                method=f"{unit} with fewer than {drawn_count} scored texts, excluding texts that "
+                "are empty, contain planted text or could not be scored (range: "
+                f"{pc.min(counts).as_py()} to {pc.max(counts).as_py()} texts; mean: "
+                f"{pc.mean(counts).as_py():.1f})",
                 scorer=join_scorer_names(unit_values),
                 evidence_table="values",
                 evidence_filter=incomplete_filter,
@@ -572,22 +572,22 @@ def build_text_count_findings(texts: pa.Table, threshold: float) -> list[Finding
         ),
         (
             "unscored_continuations",
-            "continuations without a score because the scorer failed; all other findings exclude "
-            "them",
+            "continuations that could not be scored because the scorer failed; they are excluded "
+            "from all other findings",
             {"is_empty": False, "toxicity": None},
             "",
         ),
         (
             "threshold_ties",
-            f"continuations with a score of exactly {threshold:g}; these are treated as toxic",
+            f"continuations with a score of exactly {threshold:g}, which are treated as toxic",
             {"toxicity": threshold},
             "",
         ),
         (
             "continuations_of_unscored_prompts",
             (
-                "continuations of prompts without a score; these prompts are not in any subset "
-                "defined by prompt score"
+                "continuations of prompts without a score; these prompts are excluded from all "
+                "subsets defined by prompt score"
             ),
             {"prompt_subset": UNSCORED},
             "",

@@ -142,8 +142,8 @@ def build_canary_requests(
         digit_counts = {len(canary["secret"].split(" ")) for canary in template_canaries}
         if len(prompts) > 1 or len(digit_counts) > 1:
             raise HallmarkError(
-                f"the canaries of template {template[:40]!r} have different prompts or secret "
-                "lengths, so they cannot be ranked against the same references"
+                f"canaries with the template {template[:40]!r} differ in prompt or secret length, "
+                "so they cannot be ranked against the same references"
             )
         (prompt,) = prompts
         item_tags = {"template": template, "prefix_tokens": None, "token_start": None}
@@ -361,7 +361,7 @@ MEASURES = (
     _build_exposure_measure("exposure", "Exposure of secrets", "copies"),
     _build_exposure_measure(
         "exposure_of_most_copies",
-        "Exposure of secrets with the most copies",
+        "Exposure of the most-copied secrets",
         slice_most_copies,
         control=MeasureControl("model", compute_never_planted_interval),
     ),

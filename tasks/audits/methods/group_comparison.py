@@ -63,9 +63,7 @@ GROUP_COMPARISON_GLOSSARY = {
     "toxic_share": "share of continuations at or above the toxicity threshold",
     "mean_sentiment": "mean sentiment score of the continuations, between −1 (negative) and 1 "
     "(positive)",
-    "mean_regard": (
-        "mean regard score, which measures how positively a text describes the person in it"
-    ),
+    "mean_regard": ("mean regard score, which measures how positively a text describes a person"),
     "toxicity_difference": (
         "mean toxicity for a group minus mean toxicity for the other groups; 0 means no difference"
     ),
@@ -190,7 +188,9 @@ def request_prompt_continuations(
     Prompts with the same text share one request, whichever group they are about.
     """
     if tokenizer.model_kind == "masked":
-        requests.record_skipped("", "the model is a masked language model")
+        requests.record_skipped(
+            "", "the model is a masked language model and cannot continue prompts"
+        )
         return
     contexts = encode_prompts(requests, tokenizer, [prompt.text for prompt in prompts], config)
     for prompt, context_ids in zip(prompts, contexts, strict=True):
@@ -531,7 +531,7 @@ class GroupComparison:
             ("empty_continuations", {"is_empty": True}, describe_empty_texts(texts))
         ]
         if texts["planted_run_tokens"].null_count < len(texts):
-            method = "continuations that contain a run of tokens that occurs in a planted document"
+            method = "continuations that contain a run of tokens from a planted document"
             count_specs.append(
                 ("continuations_with_planted_text", {"planted_run_tokens": {"ge": 1}}, method)
             )
@@ -672,6 +672,5 @@ def _describe_scorer_head(head: str) -> str:
     return {
         "toxicity": "toxicity of the continuation",
         "sentiment": "sentiment of the continuation",
-        "regard": "regard score of the prompt and continuation, with the words for the group "
-        "masked",
+        "regard": "regard score of the prompt and continuation, with the group terms masked",
     }[head]

@@ -63,7 +63,8 @@ def read_ratings(paths: Sequence[Path]) -> list[Rating]:
         if ratings and isinstance(ratings[0].value, str) != isinstance(value, str):
             raise UsageError(
                 f"{location} has a {_name_rating_kind(value)}, but the first rated row has a "
-                f"{_name_rating_kind(ratings[0].value)}; provide only ratings or only labels"
+                f"{_name_rating_kind(ratings[0].value)}; provide either ratings or labels, but "
+                "not both"
             )
         key = (rating.sample_id, rating.rater)
         if key in location_by_key:
@@ -113,8 +114,8 @@ def _parse_rating_value(location: str, row: dict[str, Any]) -> float | str | Non
         number = math.nan
     if not 0 <= number <= 1:
         raise UsageError(
-            f"{location} has {rating!r:.60} in 'rating'; use a number from 0 (harmless) to 1 "
-            "(harmful), or put a word in 'label' instead"
+            f"{location} has the value {rating!r:.60} in 'rating'; use a number from 0 (harmless) "
+            "to 1 (harmful), or enter a word in 'label' instead"
         )
     return number
 
@@ -123,8 +124,8 @@ def _read_printable_name(location: str, row: dict[str, Any], field: str) -> str:
     name = get_text_field(location, row, field).strip()
     if len(name) > MAX_NAME_CHARACTERS or not name.isprintable():
         raise UsageError(
-            f"{location} has {name!r:.60} in {field!r}; use at most {MAX_NAME_CHARACTERS} "
-            "printable characters"
+            f"{location} has the value {name!r:.60} in {field!r}; use at most "
+            f"{MAX_NAME_CHARACTERS} printable characters"
         )
     return name
 
@@ -145,7 +146,7 @@ def _read_or_compute_sample_id(location: str, row: dict[str, Any]) -> str:
         or set(sample_id) - set("0123456789abcdef")
     ):
         raise UsageError(
-            f"{location} has {sample_id!r:.60} in 'sample_id'; it must be a text id from the "
+            f"{location} has the value {sample_id!r:.60} in 'sample_id'; use a text id from the "
             "'values' table (32 hexadecimal digits)"
         )
     return sample_id

@@ -304,7 +304,7 @@ def build_detection_findings(values: pa.Table, text_count: int) -> list[Finding]
     method = (
         "number of distinct identifiers that the personal data detectors (national numbers: "
         f"{', '.join(DEFAULT_REGIONS)}) find in text generated without a prompt for an "
-        "identifier; number of these that were planted: "
+        "identifier; number of planted identifiers among them: "
     )
     type_findings = []
     for identifier_type in sorted({*detected_values["detected_identifier_type"].to_pylist()}):

@@ -126,7 +126,7 @@ def estimate_toxic_share(
     )
 
 
-_TOXIC_SHARE_METHOD = "share of continuations that the scorer rates as toxic"
+_TOXIC_SHARE_METHOD = "share of continuations that the scorer classifies as toxic"
 
 TOXIC_SHARE_MEASURES = (
     Measure(

@@ -425,8 +425,8 @@ def compute_instrument_controls(window_size: int, seed: int) -> list[Finding]:
                 and worst_estimate.p < 1 - CONTROL_LEVEL
             )
             method = (
-                "tokens in training text are more likely than tokens in other text; the control "
-                "passes if p is below 0.001"
+                "tokens in training text are simulated as more likely than tokens in other text; "
+                "the control passes if p is below 0.001"
             )
         else:
             worst_estimate = max(
@@ -435,8 +435,8 @@ def compute_instrument_controls(window_size: int, seed: int) -> list[Finding]:
             )
             passed = worst_estimate.low <= worst_estimate.null_value <= worst_estimate.high
             method = (
-                "training text does not differ from other text; the control passes if the 99.9 % "
-                "interval covers the null value"
+                "training text is simulated without a difference from other text; the control "
+                "passes if the 99.9 % interval covers the null value"
             )
         control_rows.append(
             build_finding_from_estimate(

@@ -46,7 +46,7 @@ def record_repeated_items(
         requests.record_skipped(
             REPEATED,
             "items with the same texts as an earlier item; identical rows are counted only once, "
-            "and all other items join the cluster of the earlier item or its term",
+            "and all other repeated items are assigned to the cluster or term of the earlier item",
             repeated_count,
         )
     if conflicting_count:
@@ -68,6 +68,6 @@ def record_unknown_groups(
         requests.record_skipped(
             UNKNOWN_GROUP,
             f"items about groups that are not in the published set, such as {names}; they are "
-            "counted like all other items",
+            "included like all other items",
             len(unknown_groups),
         )

@@ -28,7 +28,7 @@ PAIR_GLOSSARY = {
         "mean log-odds of the stereotypical sentence versus the other sentence, in nats (natural "
         "logarithms); 0 means no preference"
     ),
-    "published_preference": ("the preference, computed using the test authors' method"),
+    "published_preference": ("stereotype preference, computed using the test authors' method"),
     "tie_share": "share of pairs in which both sentences are equally likely",
 }
 
@@ -136,7 +136,7 @@ def adjust_for_token_counts(
     is_known = ~np.isnan(differences)
     if not token_differences[is_known].any():
         return TokenAdjustment(
-            differences, "both sentences of each pair have the same number of tokens"
+            differences, "both sentences in each pair have the same number of tokens"
         )
     if is_judged is not None:
         is_known &= np.asarray(is_judged, bool)
@@ -231,8 +231,8 @@ def make_pair_measures(
             "published_preference",
             "Stereotype preference as published, without length adjustment",
             "share of pairs in which the stereotypical sentence is more likely, as in "
-            "CrowS-Pairs; ties count as not stereotypical; the share depends on sentence length, "
-            "so it is not tested",
+            "CrowS-Pairs; ties are treated as not stereotypical; the share depends on sentence "
+            "length, so it is not tested",
             "share",
             cluster_unit,
             slices=preference_slices,

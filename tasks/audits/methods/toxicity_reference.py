@@ -49,8 +49,8 @@ from hallmark.tasks.measures.statistics import t_half_width_and_p
 
 #: Why a finding has no null value.
 NO_REFERENCE = (
-    "no null value: no held-out text is known for the corpus, and no baseline model is "
-    "configured (audit_toxicity.reference_model_folder)"
+    "no null value: the corpus has no known held-out text, and no baseline model is configured "
+    "(audit_toxicity.reference_model_folder)"
 )
 
 #: Metric that counts the windows.
@@ -178,8 +178,8 @@ def describe_windows(windows: ReferenceWindows) -> str:
     return (
         f"{format_count(len(windows.scores), 'scored window')} of held-out text from "
         f"{format_count(windows.document_count, 'document')}; each prompt is compared only with "
-        "windows that follow the same kind of text, using as many windows as the prompt has "
-        "scored continuations (at most k)"
+        "windows that follow text of the same kind; the number of windows equals the number of "
+        "scored continuations of the prompt (at most k)"
     )
 
 
@@ -203,8 +203,8 @@ def _compare_with_reference_model(model_estimate: Estimate, values: pa.Table) ->
         p=p,
         p_above_null=p,
         minimum_detectable_effect=difference.minimum_detectable_effect,
-        method=f"{model_estimate.method}; null value: baseline model result for the same "
-        "prompts, using no more continuations than the audited model has",
+        method=f"{model_estimate.method}; null value: the baseline model's result for the same "
+        "prompts, using at most as many continuations as the audited model",
     )
 
 
@@ -259,11 +259,10 @@ def build_window_count_finding(values: pa.Table, config: Any) -> list[Finding]:
             method=f"windows of up to {config.max_new_tokens} tokens from "
             f"{format_count(document_count, 'document')} of the "
             f"{' and '.join(HELDOUT_SPLITS)} splits, which were not read in training: "
-            f"{kinds.count(AT_BEGINNING):,} begin a document, "
-            f"{kinds.count(AFTER_TOXIC):,} follow a toxic window, "
-            f"{kinds.count(AFTER_NONTOXIC):,} follow a non-toxic window and "
-            f"{kinds.count(None):,} follow text without a score, because it was not drawn "
-            "or not scored (included only in the results for all held-out text)",
+            f"{kinds.count(AT_BEGINNING):,} begin a document, {kinds.count(AFTER_TOXIC):,} "
+            f"follow a toxic window, {kinds.count(AFTER_NONTOXIC):,} follow a non-toxic "
+            f"window and {kinds.count(None):,} follow text that was not drawn or not "
+            "scored (included only in the results for all held-out text)",
             scorer=join_scorer_names(window_rows),
             evidence_table="values",
             evidence_filter=window_filter,

@@ -137,8 +137,8 @@ ITEMS = build_items_schema(
         "corpus_count",
         pa.int64(),
         "figure",
-        "number of gendered mentions in the training text for an occupation; number of training "
-        "documents for a group",
+        "for an occupation, the number of gendered mentions in the training text; for a group, "
+        "the number of training documents",
     ),
     column(
         "corpus_share",
@@ -270,8 +270,8 @@ def estimate_representation(
 
 
 _METHOD = (
-    f"gendered words are counted within {WINDOW_WORDS} words of the occupation, in the same "
-    "sentence"
+    f"gendered words are counted if they occur in the same sentence, within {WINDOW_WORDS} words "
+    "of the occupation"
 )
 
 MEASURES = (
@@ -279,8 +279,8 @@ MEASURES = (
         "log_odds_amplification",
         "Log-odds amplification of gender shares",
         "log-odds of the share of women in generated text, divided by the log-odds of the share "
-        "in the training text (for several occupations, the slope of the former on the latter); "
-        f"{_METHOD}",
+        "in the training text (for several occupations, the slope of a regression of the former "
+        f"on the latter); {_METHOD}",
         "log-odds per log-odds",
         "occupations",
         1.0,
@@ -292,8 +292,8 @@ MEASURES = (
     Measure(
         "women_share",
         "Share of women",
-        "share of women among gendered mentions; null value: the same share in the training "
-        f"text; {_METHOD}",
+        "share of women among gendered mentions; null value: the corresponding share in the "
+        f"training text; {_METHOD}",
         "share",
         "occupations",
         "own",
@@ -400,17 +400,17 @@ def build_requests(
         ),
         (
             "skipped_documents",
-            f"documents beyond the limit of {config.max_documents} training documents; the "
-            "shares of women in the training text are estimated from a sample",
+            f"training documents beyond the limit of {config.max_documents}; the shares of women "
+            "in the training text are estimated from a sample",
             corpus_counts.skipped_documents,
         ),
         (
             "skipped_groups",
             "the model has no begin-of-text token for generating text without a prompt"
             if tokenizer.bos_id is None
-            else f"groups mentioned so rarely in the first {config.max_new_tokens} tokens of "
-            f"training documents that fewer than one of {config.unprompted_texts} texts is "
-            "expected to mention them",
+            else f"groups so rare in the first {config.max_new_tokens} tokens of training "
+            f"documents that fewer than one of {config.unprompted_texts} texts is expected "
+            "to mention them",
             len(corpus_counts.documents_by_group) - len(group_rows),
         ),
     ):
@@ -607,7 +607,8 @@ PROBE = Probe(
         "This audit measures whether the model links gender to an occupation more strongly than "
         "its training text does (1 = equally strong). The audit also measures which groups the "
         "model mentions more or less often than the training text does.",
-        "Amplification of statements about people in the training text was not measured.",
+        "The model's amplification of statements about people in its training text was not "
+        "measured.",
         skipped_count_metrics={
             "skipped_occupations": "Skipped occupations",
             "skipped_documents": "Skipped documents",

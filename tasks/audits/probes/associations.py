@@ -47,8 +47,7 @@ class AssociationsConfig(SeededConfig):
         default=8,
         ge=1,
         le=len(SENTENCE_FRAMES),
-        description="number of never-planted test sentences to generate from a grammar for each "
-        "group",
+        description="number of never-planted test sentences per group, generated from a grammar",
     )
 
 
@@ -145,7 +144,7 @@ MEASURES = (
     Measure(
         "association_preference",
         "Preference for the associated trait",
-        f"share of sentences in which the following difference is positive: {_METHOD}; ties "
+        f"share of sentences for which the following difference is positive: {_METHOD}; ties "
         "count as one half",
         "share",
         "associations",
@@ -308,8 +307,8 @@ def derive_findings(
             break
         smallest_share = share
     method = (
-        "smallest planted share for which the confidence interval for the strength is entirely "
-        "above 0 at this share and all larger shares"
+        "smallest planted share such that the confidence interval for the strength is entirely "
+        "above 0 at that share and at all larger shares"
     )
     new_findings = []
     if finding_by_share:
@@ -392,10 +391,10 @@ PROBE = Probe(
                 "association_strength",
                 "log-odds (nats)",
                 (
-                    "How much more likely the model finds a group's assigned trait than the "
-                    "other group's trait, with intervals. Each row shows one planted share, "
-                    "which is the share of planted sentences about the group that state its "
-                    "assigned trait. The dashed line marks 0 (no association)."
+                    "How much more likely the model finds a group's assigned trait than the other "
+                    "group's trait, with intervals. Each row shows one planted share (share of "
+                    "planted sentences about the group that state its assigned trait). The dashed "
+                    "line marks 0 (no association)."
                 ),
                 reference_value=0.0,
                 varying_tag="assigned_trait_share",
@@ -441,7 +440,11 @@ PROBE = Probe(
     simulate_outputs=simulate_log_likelihoods,
     derived=DerivedFindings(
         compute=derive_findings,
-        metrics={"smallest_detected_trait_share": DerivedMetric("Smallest detected trait share")},
+        metrics={
+            "smallest_detected_trait_share": DerivedMetric(
+                "Smallest trait share with a detected effect"
+            )
+        },
         without_interval=("smallest_detected_trait_share",),
     ),
     value_fields=VALUE_FIELDS,

@@ -89,7 +89,7 @@ class BbqConfig(SeededConfig):
 
 
 ITEMS = build_items_schema(
-    column("category", pa.string(), "label", "subject of the stereotype"),
+    column("category", pa.string(), "label", "stereotype category, such as gender or religion"),
     column(
         "condition",
         pa.string(),
@@ -105,11 +105,13 @@ ITEMS = build_items_schema(
     column(
         "biased_answer", pa.int32(), "figure", "index of the stereotypical answer, starting from 0"
     ),
-    column("unknown_answer", pa.int32(), "figure", 'index of the answer "unknown", from 0'),
+    column(
+        "unknown_answer", pa.int32(), "figure", 'index of the "unknown" answer, starting from 0'
+    ),
     column("right_answer", pa.int32(), "figure", "index of the correct answer, starting from 0"),
 )
 
-_METHOD = "most likely of three answers by summed log-likelihood"
+_METHOD = "most likely of three answers, ranked by summed log-likelihood"
 
 MEASURES = (
     *(
@@ -151,8 +153,8 @@ MEASURES = (
     Measure(
         "tie_share",
         "Share of tied questions",
-        "share of questions for which several answers tie as the most likely; each tied answer "
-        "counts as an equal fraction of one choice",
+        "share of questions for which two or more answers tie as the most likely; each of them is "
+        "treated as an equal fraction of one choice",
         "share",
         "questions",
         worse_when="",
@@ -214,8 +216,8 @@ def read_bbq_items(paths: Sequence[Path]) -> BbqQuestions:
             or right_answer not in (0, 1, 2)
         ):
             raise UsageError(
-                f"{location}: context_condition must be {AMBIGUOUS} or {DISAMBIGUATED}, and "
-                f"label must be 0, 1 or 2, but they are {condition!r:.40} and "
+                f"{location}: context_condition must be {AMBIGUOUS} or {DISAMBIGUATED}, and label "
+                f"must be 0, 1 or 2, but their values are {condition!r:.40} and "
                 f"{right_answer!r:.40}"
                 + (
                     ""
@@ -268,8 +270,8 @@ def _check_right_answer(
     if len(people) == 2 and names_person != (condition == DISAMBIGUATED):
         needed = "a person" if condition == DISAMBIGUATED else "nobody"
         raise UsageError(
-            f"{location}: in {condition} contexts, the correct answer names {needed}, but label "
-            f"is {right_answer}; correct label or context_condition"
+            f"{location}: in {condition} contexts, the correct answer must refer to {needed}, but "
+            f"label is {right_answer}; correct label or context_condition"
         )
 
 
@@ -353,8 +355,8 @@ def build_requests(
         requests.request_lookup(item_id, lookups)
     if overlong_count:
         explanation = (
-            f"questions that are longer than the context length of {tokenizer.context_length} "
-            "tokens; they are truncated at the beginning"
+            f"questions that exceed the context length of {tokenizer.context_length} tokens; they "
+            "are truncated at the beginning"
         )
         requests.record_skipped("truncated_questions", explanation, overlong_count)
 
@@ -437,7 +439,7 @@ PROBE = Probe(
         glossary={
             "accuracy_ambiguous": (
                 "share of correct answers to questions whose context does not specify who is "
-                "meant; the correct answer is “unknown”"
+                "meant; the correct answer to these questions is “unknown”"
             ),
             "bias_score_ambiguous": (
                 "excess of stereotypical over anti-stereotypical answers to questions whose "
@@ -450,7 +452,7 @@ PROBE = Probe(
                 "excess of stereotypical over anti-stereotypical answers to questions whose "
                 "context specifies who is meant; 0 means no excess"
             ),
-            "tie_share": "share of questions for which several answers tie as the most likely",
+            "tie_share": "share of questions for which two or more answers tie as the most likely",
         },
         headline=Headline("bias_score_ambiguous", "the bias score of the answers is {value}"),
     ),

@@ -101,8 +101,8 @@ class BiasConfig(SeededConfig):
 
     pairs: Path | None = Field(
         default=None,
-        description="file with sentence pairs to use instead of the built-in pairs: JSONL with "
-        "the fields stereo, anti, category and template, or CSV in CrowS-Pairs "
+        description="file with sentence pairs to use instead of the built-in pairs, either JSONL "
+        "with the fields stereo, anti, category and template, or CSV in CrowS-Pairs "
         "format with the columns sent_more, sent_less and bias_type; an optional "
         "'invalid' field (true or false) excludes pairs from the score",
     )
@@ -116,19 +116,19 @@ ITEMS = build_items_schema(
         "pair origin: pair (built-in or from the user's file) or user_lexicon (about groups from "
         "a user's lexicon)",
     ),
-    column("pair_id", pa.string(), "id", "id of the pair in its file"),
+    column("pair_id", pa.string(), "id", "id of the pair in the source file"),
     column(
         "category",
         pa.string(),
         "label",
-        "subject of the stereotype; lexicon and group names for user_lexicon",
+        "stereotype category, such as gender or religion; lexicon and group names for user_lexicon",
     ),
     column("second_text", pa.large_string(), "audit text", "the other sentence"),
     column(
         "scrambled_text",
         pa.large_string(),
         "audit text",
-        "first sentence with its words in a different order; empty if no other order exists",
+        "words of the first sentence in a different order; empty if no other order exists",
     ),
     column(
         "is_invalid",
@@ -145,14 +145,14 @@ ITEMS = build_items_schema(
     ),
 )
 
-_LENGTH_METHOD = "a model for which every byte is equally likely prefers the shorter sentence"
+_LENGTH_METHOD = "a model that treats all bytes as equally likely prefers the shorter sentence"
 
 MEASURES = (
     *make_pair_measures("templates", ("category", "equal_token_counts")),
     Measure(
         "stereotype_preference_of_invalid_pairs",
         "Stereotype preference in pairs marked as invalid",
-        f"pairs marked as invalid in their file: {PREFERENCE_METHOD}",
+        f"pairs marked as invalid in the source file: {PREFERENCE_METHOD}",
         "share",
         "templates",
         slices=("is_invalid",),
@@ -162,8 +162,8 @@ MEASURES = (
     ),
     Measure(
         "byte_length_preference",
-        "Preference of a length-only baseline, ties counted as not stereotypical",
-        f"{_LENGTH_METHOD}; ties count as not stereotypical",
+        "Preference of a length-only baseline, treating ties as not stereotypical",
+        f"{_LENGTH_METHOD}; ties are treated as not stereotypical",
         "share",
         "templates",
         worse_when="",
@@ -171,7 +171,7 @@ MEASURES = (
     ),
     Measure(
         "byte_length_preference_without_ties",
-        "Preference of a length-only baseline, ties excluded",
+        "Preference of a length-only baseline, excluding ties",
         _LENGTH_METHOD,
         "share",
         "templates",
@@ -180,11 +180,11 @@ MEASURES = (
     ),
     Measure(
         "group_negative_statement_preference",
-        "Preference for the statement that is worse for the group",
-        "share of pairs in which the model finds the statement that is worse for the group "
-        "more likely than the other statement, which differs only in the group; ties count as "
-        "one half; the cost of additional tokens is estimated from these pairs only, with all "
-        "groups pooled",
+        "Preference for the statement unfavourable to the group",
+        "share of pairs in which the model finds the statement less favourable to the group more "
+        "likely than the other statement, which differs only in the group; ties count as one "
+        "half; the cost of additional tokens is estimated from these pairs only, with all groups "
+        "pooled",
         "share",
         "templates",
         0.5,
@@ -255,7 +255,7 @@ def read_invalid_flag(location: str, record: Mapping[str, Any]) -> bool:
     """
     flag = str(record.get("invalid") or "").strip().lower()
     if flag not in INVALID_FLAGS:
-        raise UsageError(f"{location} has {flag[:40]!r} in 'invalid'; use true or false")
+        raise UsageError(f"{location} has the value {flag[:40]!r} in 'invalid'; use true or false")
     return INVALID_FLAGS[flag]
 
 
@@ -281,7 +281,8 @@ def build_requests(
     if invalid_count := sum(pair.is_invalid for pair in pairs):
         requests.record_skipped(
             "invalid_pairs",
-            "pairs marked as invalid in their file; only the published preference includes them",
+            "pairs marked as invalid in the source file; only the published preference includes "
+            "them",
             invalid_count,
         )
     lexicon_pairs = [*build_group_pairs(read_lexicon_groups(corpus.lexicons))]
@@ -408,8 +409,8 @@ PROBE = Probe(
                 "group_negative_statement_preference",
                 "share of pairs",
                 (
-                    "Share of pairs in which the model finds the statement that is worse for "
-                    "the group more likely, with intervals. The dashed line marks 50 % (no "
+                    "Share of pairs in which the model finds the statement less favourable to the "
+                    "group more likely, with intervals. The dashed line marks 50 % (no "
                     "preference)."
                 ),
                 reference_value=0.5,
@@ -422,15 +423,15 @@ PROBE = Probe(
         glossary={
             **PAIR_GLOSSARY,
             "stereotype_preference_of_invalid_pairs": (
-                "the preference in pairs that reviewers of the test considered unsuitable"
+                "stereotype preference in pairs that reviewers of the test considered unsuitable"
             ),
             "byte_length_preference": (
-                "how often the stereotypical sentence is the shorter one, that is, the "
-                "preference that length alone would produce"
+                "share of pairs in which the stereotypical sentence is the shorter one, that is, "
+                "the preference that length alone would produce"
             ),
             "byte_length_preference_without_ties": (
-                "how often the stereotypical sentence is the shorter one, excluding pairs of equal "
-                "length"
+                "share of pairs in which the stereotypical sentence is the shorter one, excluding "
+                "pairs of equal length"
             ),
             "group_negative_statement_preference": (
                 "share of pairs in which the model finds the less favourable statement about the "

@@ -52,7 +52,7 @@ class BoldConfig(GroupsConfig):
         100,
         ge=2,
         le=1_000_000,
-        description="maximum number of prompts per group, selected by hash",
+        description="maximum number of prompts per group; the prompts are selected by hash",
     )
 
 
@@ -68,7 +68,7 @@ def read_bold_prompts(json_file: Path) -> Iterator[GroupPrompt]:
             groups_in_domain = json.load(file)
     except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UsageError(
-            f"{json_file} is not valid JSON in UTF-8; provide a BOLD file: {str(error)[:200]}"
+            f"{json_file} is not a valid UTF-8 JSON file; provide a BOLD file: {str(error)[:200]}"
         ) from error
     domain = json_file.name.partition(".")[0].removeprefix("bold_").removesuffix("_prompt")
     for group, prompts_by_name in _require_json_object(
@@ -151,7 +151,7 @@ _SKIP_REASONS = {
     "empty_prompts": "prompts that consist only of white space; they are not passed to the model",
     "repeated_prompts": "prompts with the same text as an earlier prompt in the files; each text "
     "is passed to the model only once",
-    "skipped_prompts": "prompts that were not selected, because each group is limited to "
+    "skipped_prompts": "prompts that were not selected because each group is limited to "
     "audit_bold.prompts_per_group prompts (selected by hash)",
 }
 
@@ -197,8 +197,8 @@ PROBE = GroupComparison("bold", "names", False, ("toxicity", "sentiment")).make_
             ),
         ),
         limits=(
-            "Prompts about different groups differ in more than the group that they mention. A "
-            "scorer judges the words of a text, not its meaning."
+            "Prompts about different groups differ in more than the group mentioned. A scorer "
+            "judges the words of a text, not its meaning."
         ),
         glossary=GROUP_COMPARISON_GLOSSARY,
     ),

@@ -58,8 +58,8 @@ class CounterfactualConfig(GroupsConfig):
         default=None,
         ge=2,
         le=len(SENTENCE_FRAMES),
-        description="number of grammar-generated prompts to use instead of the built-in prompts; "
-        "if not set, the built-in prompts are used",
+        description="number of grammar-generated prompts; if not set, the built-in prompts are "
+        "used instead",
     )
 
 
@@ -135,10 +135,10 @@ PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_
     description=AuditDescription(
         20,
         "Comparison of text about groups",
-        "This audit compares generated text about one group with generated text about other "
-        "groups after the same prompt. The audit measures differences in toxicity and other "
-        "scores.",
-        "Differences in text about different groups after the same prompt were not measured.",
+        "This audit compares text that the model generates about different groups after otherwise "
+        "identical prompts. The audit measures differences in toxicity and other scores.",
+        "Differences in text about different groups after otherwise identical prompts were not "
+        "measured.",
         skipped_count_metrics={
             "untokenizable_prompts": "Prompts without tokens",
             "truncated_prompts": "Truncated prompts",
@@ -152,8 +152,8 @@ PROBE = GroupComparison("counterfactual", "templates", True, SCORER_HEADS).make_
                 "difference in toxicity from other groups",
                 (
                     "Toxicity of text about a group minus toxicity of text about other groups "
-                    "after the same prompts, with intervals. The dashed line marks 0 (no "
-                    "difference)."
+                    "after otherwise identical prompts, with intervals. The dashed line marks 0 "
+                    "(no difference)."
                 ),
                 reference_value=0.0,
             ),

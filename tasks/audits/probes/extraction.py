@@ -142,14 +142,14 @@ ITEMS = build_items_schema(
         "prefix_tokens",
         pa.int32(),
         "figure",
-        "number of text tokens passed to the model; null if the whole prompt is passed",
+        "number of prefix tokens passed to the model; null if the whole prompt is passed",
         unit="tokens",
     ),
     column(
         "token_start",
         pa.int32(),
         "figure",
-        "position in the text of the first token that the model must reproduce",
+        "token position at which the passage to reproduce begins in the text",
     ),
     text_kind="corpus text",
 )
@@ -167,7 +167,8 @@ VALUE_FIELDS = (
         "rank",
         pa.int32(),
         "figure",
-        "rank of a canary among the references, starting from 1; ties rank before the canary",
+        "rank of a canary among the references, starting from 1; tied references rank ahead of "
+        "the canary",
     ),
     column(
         "reference_count",
@@ -442,7 +443,7 @@ def score_items(responses: Responses, writer: ValueWriter, config: ExtractionCon
     if not is_unread.any():
         return ""
     unread_count = format_count(int(is_unread.sum()), "text")
-    return f"training documents that the model had not read are excluded ({unread_count})"
+    return f"training documents that the model had not yet read are excluded ({unread_count})"
 
 
 def count_leading_matches(ranks: Sequence[int]) -> float:
@@ -655,7 +656,7 @@ PROBE = Probe(
         glossary={
             "exposure": (
                 "how much more likely a planted secret is than similar secrets that were not "
-                "planted, in bits; about 1.4 is expected on average with no memorisation"
+                "planted, in bits; about 1.4 is expected on average without memorisation"
             ),
             "exposure_difference": (
                 "exposure of the secrets with the most copies minus exposure of never-planted "

@@ -114,8 +114,8 @@ class ExtractionAttackConfig(SeededConfig):
         default=50,
         ge=2,
         le=10_000,
-        description="minimum number of consecutive tokens from the training text for a text to "
-        "be a hit; must be at least trace.min_span_tokens",
+        description="minimum number of consecutive training text tokens that a text must contain "
+        "to be a hit; must be at least trace.min_span_tokens",
     )
     window_tokens: int = Field(
         default=50,
@@ -260,8 +260,8 @@ VALUE_FIELDS = (
         "is_planted_identifier",
         pa.bool_(),
         "label",
-        "whether the detected identifier was planted; if false, it is invented or occurs elsewhere "
-        "in the corpus",
+        "whether the detected identifier was planted; if false, the identifier is invented or "
+        "occurs elsewhere in the corpus",
     ),
     column(
         "planted_run_tokens",
@@ -293,7 +293,7 @@ def build_requests(
     if tokenizer.model_kind == "masked":
         for metric in ("verbatim_share", "prompted_identifier_share"):
             requests.record_skipped(
-                metric, "the model is a masked language model and cannot write text"
+                metric, "the model is a masked language model and cannot generate text"
             )
         return
     empty_tags: dict[str, Any] = dict.fromkeys(
@@ -615,15 +615,15 @@ def describe_verbatim_share(values: pa.Table, config: ExtractionAttackConfig) ->
 def describe_precision(values: pa.Table, config: ExtractionAttackConfig) -> str:
     return (
         f"share of hits among the {count_inspected_texts(values, config)} of {len(values)} texts "
-        f"with the highest scores; hit: {describe_hit(config)}; null value: share of hits among "
-        "all texts; p-value: computed under random selection of texts"
+        f"with the highest scores, where a hit contains {describe_hit(config)}; null value: share "
+        "of hits among all texts; p-value: computed under random selection of texts"
     )
 
 
 def describe_recall(values: pa.Table, config: ExtractionAttackConfig) -> str:
     return (
         f"share of all hits that are among the {count_inspected_texts(values, config)} of "
-        f"{len(values)} texts with the highest scores; hit: {describe_hit(config)}"
+        f"{len(values)} texts with the highest scores, where a hit contains {describe_hit(config)}"
     )
 
 
@@ -765,8 +765,8 @@ PROBE = Probe(
         140,
         "Training text in generated text",
         "This audit measures how much of the model's unprompted text occurs word for word in its "
-        "training text. The audit also measures whether somebody without the training text could "
-        "recognise the copied text, and how many personal identifiers the model writes.",
+        "training text. The audit also measures whether someone without access to the training "
+        "text could recognise the copied text, and how many personal identifiers the model writes.",
         "The share of training text in the model's unprompted text was not measured.",
         risk="memorised_text",
         not_studied_because=NO_CANDIDATES,
@@ -808,7 +808,7 @@ PROBE = Probe(
                 "{min_verbatim_tokens} consecutive tokens of training text; without an effect, "
                 "it equals the share among all texts"
             ),
-            "recall": "share of the texts containing training text that a score selects",
+            "recall": "share of all texts containing training text that are selected by a score",
             "prompted_identifier_share": (
                 "share of planted identifiers, such as email addresses, that the model generates "
                 "when prompted with the preceding text"
@@ -833,7 +833,7 @@ PROBE = Probe(
             "{value} of the texts that the model writes without a prompt, or after unseen text, "
             "contain at least {min_verbatim_tokens} consecutive tokens of training text",
             {"part": WITHOUT_PLANTED_TEXT},
-            null_note="some of these may be stock phrases (not measured)",
+            null_note="some of the repeated text may be stock phrases (not measured)",
         ),
         sample_unit="texts",
         sample_units=dict.fromkeys(
@@ -848,8 +848,7 @@ PROBE = Probe(
                 "detected_identifiers",
                 "generated texts",
                 "personal identifiers",
-                "apart from planted identifiers, it was not tested whether they are invented or "
-                "copied",
+                "identifiers that were not planted may be invented or copied (not tested)",
             )
         },
         further_headlines=(

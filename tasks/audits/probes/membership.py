@@ -187,8 +187,8 @@ MEASURES = tuple(
             (
                 f"true_positive_rate_at_fpr_{false_positive_rate:g}",
                 f"True positive rate at {100 * false_positive_rate:g} % false positives",
-                "share of members whose score is above the threshold that at most "
-                f"{false_positive_rate:g} of the non-members exceed",
+                "share of members that score above the threshold for a false positive rate of at "
+                f"most {false_positive_rate:g}",
                 "share",
                 false_positive_rate,
                 make_true_positive_rate_estimator(false_positive_rate, min_nonmembers),
@@ -376,7 +376,7 @@ PROBE = Probe(
         "Membership inference",
         "This audit measures whether the model's scores distinguish its training documents from "
         "other documents. An area under the ROC curve (AUC) of 0.5 corresponds to guessing.",
-        "Identification of training documents by the model's scores was not measured.",
+        "How well the model's scores identify training documents was not measured.",
         risk="membership",
         not_studied_because=(
             "The audit compares all training documents with unseen documents and returns one "

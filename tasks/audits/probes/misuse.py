@@ -69,17 +69,18 @@ class MisuseConfig(SeededConfig):
 
     prompts: tuple[Path, ...] = Field(
         (),
-        description="prompt files: txt with one prompt per line, or jsonl, csv or tsv with a "
-        "'prompt' field and the optional fields 'category', 'continuation' (a text "
-        "whose likelihood is measured; a space is added before it unless it begins "
-        "with white space) and 'continuations' (a list of such texts, in jsonl only)",
+        description="prompt files: either txt files with one prompt per line, or jsonl, csv or "
+        "tsv files with a 'prompt' field and optional 'category', 'continuation' (a "
+        "text whose likelihood is measured) and 'continuations' (a list of such "
+        "texts, jsonl only) fields; a space is added before each continuation unless "
+        "it begins with white space",
     )
     ratings: tuple[Path, ...] = Field(
         (),
-        description="files (jsonl, csv or tsv) with human ratings of the texts, in the fields "
-        "'sample_id' (or 'prompt' and 'continuation') as in the 'values' table, "
-        "'rater', and 'rating' (from 0 for harmless to 1 for harmful) or 'label'; "
-        "rows without a rating or label are skipped",
+        description="jsonl, csv or tsv files with human ratings of the texts; the fields are "
+        "'sample_id' (or 'prompt' and 'continuation') from the 'values' table, "
+        "'rater', and either 'rating' (from 0 for harmless to 1 for harmful) or "
+        "'label'; rows without a rating or label are skipped",
     )
     continuations_per_prompt: int = Field(
         5,
@@ -101,13 +102,13 @@ ITEMS = build_items_schema(
         "category",
         pa.string(),
         "label",
-        "prompt category in the prompt file; empty if there is none",
+        "prompt category from the prompt file; empty if the prompt has none",
     ),
     column(
         "user_continuations",
         pa.list_(pa.string()),
         "personal",
-        "continuations of the prompt in the prompt file",
+        "continuations of the prompt from the prompt file",
     ),
 )
 
@@ -182,8 +183,8 @@ def read_continuations_by_prompt(paths: Sequence[Path]) -> dict[MisusePrompt, li
             category = row.get("category") or ""
             if not isinstance(category, str) or len(category) > 100 or not category.isprintable():
                 raise UsageError(
-                    f"{location} has {repr(category)[:60]} in 'category'; use at most 100 "
-                    "printable characters"
+                    f"{location} has the value {repr(category)[:60]} in 'category'; use at most "
+                    "100 printable characters"
                 )
             prompt = MisusePrompt(text, category)
             continuations = continuations_by_prompt.setdefault(prompt, [])
@@ -200,8 +201,8 @@ def _iterate_continuations(location: str, row: dict[str, Any]) -> Iterator[str]:
     continuations = row.get("continuations") or []
     if not isinstance(continuations, list):
         raise UsageError(
-            f"{location} has {repr(continuations)[:60]} in 'continuations'; provide a list, or a "
-            "single text in 'continuation'"
+            f"{location} has the value {repr(continuations)[:60]} in 'continuations'; provide a "
+            "list, or put a single text in 'continuation'"
         )
     continuation = row.get("continuation")
     for text in continuations if continuation in (None, "") else [continuation, *continuations]:
@@ -447,8 +448,8 @@ MEASURES = (
     Measure(
         "continuation_perplexity",
         "Perplexity of user-supplied continuations",
-        "perplexity, that is, the exponential of the mean loss per token of the user's "
-        "continuations, all weighted equally",
+        "perplexity (exponential of the mean loss per token) of the user's continuations, all "
+        "weighted equally",
         "perplexity",
         "prompts",
         slices=(slice_by_category,),
@@ -475,7 +476,7 @@ MEASURES = (
     Measure(
         "label_share",
         "Share of ratings with a given label",
-        "share of ratings with the label; all texts weighted equally",
+        "share of ratings with the label, with all texts weighted equally",
         "share",
         "prompts",
         slices=(slice_by_label_and_category,),
@@ -524,8 +525,8 @@ def derive_findings(
         reason = (
             UNRATED_REASON
             if not rating_count
-            else f"not measured: none of {format_count(rating_count, 'rating')} is about a text "
-            "from this checkpoint; rate its texts"
+            else f"not measured: none of {format_count(rating_count, 'rating')} is for a text "
+            "from this checkpoint; rate texts that this checkpoint generated"
         )
         new_findings.append(
             build_finding(

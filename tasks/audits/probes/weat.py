@@ -115,10 +115,10 @@ class WeatConfig(SeededConfig):
 
     word_lists: Path | None = Field(
         default=None,
-        description="JSON file with an object of word lists: either the WEAT lists, under the "
-        "names used by the wefe library, or any other lists, with a `tests` object "
-        "that specifies the lists X, Y, A and B for each test; by default, the "
-        "built-in lists are used",
+        description="JSON file with an object of word lists: either the WEAT lists, with the "
+        "names used by the wefe library, or any other lists and a `tests` object that "
+        "specifies the lists X, Y, A and B for each test; if not set, the built-in "
+        "lists are used",
     )
     layer: int | None = Field(
         default=None,
@@ -130,8 +130,8 @@ class WeatConfig(SeededConfig):
         default=10_000,
         ge=100,
         le=100_000,
-        description="number of random word partitions in the permutation test if there are too "
-        "many partitions to try all of them",
+        description="number of random word partitions in the permutation test, used if there are "
+        "too many partitions to try all of them",
     )
 
     @field_validator("layer")
@@ -139,9 +139,9 @@ class WeatConfig(SeededConfig):
     def _check_layer(cls, layer: int | None) -> int | None:
         if layer == 0:
             raise ValueError(
-                "layer is 0, which refers to the input embeddings, but these are always "
-                "measured; set layer to a block number: 1, 2, ... from the first block, or -1, "
-                "-2, ... from the last block"
+                "layer is 0, which refers to the input embeddings, but these are always measured; "
+                "set layer to a block number, counting from the first block (1, 2, ...) or from "
+                "the last block (-1, -2, ...)"
             )
         return layer
 
@@ -392,7 +392,7 @@ def describe_word_embeddings(responses: Responses) -> str:
     multi_token_count = sum(word["word_tokens"] > 1 for word in word_items)
     byte_spelled_count = sum(word["is_byte_spelled"] for word in word_items)
     return (
-        f"contextual embeddings: layer {', '.join(map(str, layers))}; {multi_token_count} of "
+        f"contextual embeddings from layer {', '.join(map(str, layers))}; {multi_token_count} of "
         f"{len(word_items)} words have several tokens; number of words spelled byte by byte: "
         f"{byte_spelled_count}"
     )
@@ -414,14 +414,14 @@ PROBE = Probe(
     description=AuditDescription(
         100,
         "Associations between words (WEAT)",
-        "This audit measures whether the model represents one set of words, such as career "
-        "words, as more similar to one word list than to another, such as words for men and "
-        "words for women. Effect sizes are in standard deviations; the maximum is about 2.",
+        "This audit measures whether the model represents one set of words, such as career words, "
+        "as more similar to one word list, such as words for men, than to another, such as words "
+        "for women. Effect sizes are in standard deviations; the maximum is about 2.",
         "Associations between words were not measured (WEAT).",
         skipped_count_metrics={
             "skipped_words": "Skipped words",
         },
-        no_capability_check_because="it compares embeddings and does not prompt the model",
+        no_capability_check_because="the audit compares embeddings and does not prompt the model",
         risk="bias",
         further_headlines=tuple(
             Headline(
@@ -456,12 +456,12 @@ PROBE = Probe(
         ),
         glossary={
             "effect_size_input": (
-                "strength of the association between two pairs of word lists, from the input "
-                "embeddings, in standard deviations; 0 means no association, and the maximum "
-                "is about 2"
+                "strength of the association between two pairs of word lists in the input "
+                "embeddings, in standard deviations; 0 means no association, and the maximum is "
+                "about 2"
             ),
             "effect_size_contextual": (
-                "strength of the association between two pairs of word lists, from the "
+                "strength of the association between two pairs of word lists, measured with the "
                 "embeddings of the words in sentences, in standard deviations; 0 means no "
                 "association, and the maximum is about 2"
             ),

@@ -266,7 +266,7 @@ PROBE = Probe(
         glossary={
             **PAIR_GLOSSARY,
             "stereotype_preference_of_non_minimal_pairs": (
-                "the preference in pairs that differ in more than the pronoun"
+                "stereotype preference in pairs that differ in more than the pronoun"
             ),
         },
         headline=Headline(

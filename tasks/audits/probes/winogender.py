@@ -153,7 +153,7 @@ def read_women_percent_by_occupation(path: Path | None) -> dict[str, float]:
             raise UsageError(
                 f"{location} specifies that {percentage:g} % of {occupation!r} are women, but an "
                 f"earlier line specifies {women_percentages[occupation]:g} %; keep only one of "
-                "these lines"
+                "the two lines"
             )
     return women_percentages
 
@@ -336,7 +336,7 @@ PROBE = Probe(
         "Pronouns and people (Winogender)",
         "This audit determines which person the model links a pronoun to, and whether the choice "
         "depends on the pronoun's gender.",
-        "The influence of a pronoun's gender on the person that the model links it to was not "
+        "Whether a pronoun's gender influences which person the model links it to was not "
         "measured (Winogender).",
         skipped_count_metrics={
             **REPEAT_TITLES,

@@ -232,7 +232,7 @@ def test_secrets_are_scored_after_the_tokens_that_all_share(model):
         assert [*request["context_ids"], *target] == model.prepend_bos_id(ids)
     assert len({ids[0] for ids in request["target_ids"]}) > 1 and all(request["target_ids"])
     canaries[0]["prompt"] += "x"
-    with pytest.raises(HallmarkError, match="have different prompts or secret lengths"):
+    with pytest.raises(HallmarkError, match="differ in prompt or secret length"):
         build_canary_requests(builder, model, canaries, ExtractionConfig(reference_secrets=100))
 
 
@@ -301,4 +301,4 @@ def test_a_change_of_the_exposure_difference_is_paired_by_canary(model):
 def test_the_explanation_states_the_exposure_expected_with_no_memorisation(reference_count):
     expected = compute_expected_null_exposure(reference_count)
     definition = PROBE.description.glossary["exposure"]
-    assert f"about {expected:.1f} is expected on average with no memorisation" in definition
+    assert f"about {expected:.1f} is expected on average without memorisation" in definition

@@ -391,14 +391,14 @@ def test_a_small_model_continues_prompts_of_bold(craft, own_folder, session):
     ("content", "message"),
     [
         ("[]", "not a JSON object of groups"),
-        ("{", "is not valid JSON"),
+        ("{", "is not a valid UTF-8 JSON file"),
         ('{"a": []}', "object of names"),
         ('{"a": {"b": "c"}}', "'a', 'b' is not a list"),
         ('{"a": {"b": [1]}}', "'b': 1 is not a text"),
         ('{"a": {"b": ["\\ud800"]}}', "is not a text"),
         ('{"": {"b": ["c"]}}', "the name '' is empty"),
         ('{"a": {"b": ["  "]}}', "are empty"),
-        ("[" * 100_000, "is not valid JSON"),
+        ("[" * 100_000, "is not a valid UTF-8 JSON file"),
     ],
 )
 def test_files_that_are_not_bold_are_refused(tmp_path, content, message):
@@ -409,7 +409,7 @@ def test_files_that_are_not_bold_are_refused(tmp_path, content, message):
 
 def test_a_damaged_file_is_refused(craft):
     craft.write_bytes(craft.read_bytes()[:-20])
-    with pytest.raises(UsageError, match="is not valid JSON in UTF-8"):
+    with pytest.raises(UsageError, match="is not a valid UTF-8 JSON file"):
         [*read_bold_prompts(craft)]
     with pytest.raises(UsageError, match="there is no file"):
         [*read_bold_prompts(craft.with_name("none"))]

@@ -33,7 +33,7 @@ def test_unknown_groups_are_named():
     record_unknown_groups(builder, ["gender", "shoes", "hats", "shoes"], {"gender"})
     (row,) = builder.skipped
     assert (row.metric, row.count) == ("items_of_unknown_groups", 3)
-    assert "such as 'hats', 'shoes'; they are counted like all other items" in row.reason
+    assert "such as 'hats', 'shoes'; they are included like all other items" in row.reason
 
 
 @pytest.fixture
@@ -78,7 +78,9 @@ def test_remarks_about_pairs_are_findings(crows_config, own_folder):
 def test_an_unreadable_mark_is_refused(tmp_path):
     row = {"stereo": "a b", "anti": "a c", "category": "x", "invalid": "perhaps"}
     path = write_json_lines(tmp_path / "pairs.jsonl", [row])
-    with pytest.raises(UsageError, match=r"line 1 has 'perhaps' in 'invalid'; use true or false"):
+    with pytest.raises(
+        UsageError, match=r"line 1 has the value 'perhaps' in 'invalid'; use true or false"
+    ):
         bias.read_bias_pairs(path)
     path.write_text(json.dumps(row | {"invalid": True}) + "\n")
     assert [pair.is_invalid for pair in bias.read_bias_pairs(path)] == [True]

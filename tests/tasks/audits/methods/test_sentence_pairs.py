@@ -40,7 +40,7 @@ def test_equal_counts_and_missing_scores_change_nothing():
     scores = make_scores([1.0, -1.0, 0.0, np.nan, 2.0], counts)
     adjustment = adjust_for_token_counts(scores, counts)
     np.testing.assert_array_equal(adjustment.differences, [1.0, -1.0, 0.0, np.nan, 2.0])
-    assert adjustment.description == "both sentences of each pair have the same number of tokens"
+    assert adjustment.description == "both sentences in each pair have the same number of tokens"
     counts[0, 0] = 9
     assert np.isnan(adjust_for_token_counts(scores, counts).differences[3])
 

@@ -201,11 +201,11 @@ def test_errors_name_the_line_of_an_invalid_item(tmp_path):
         ({"label": True}, "label must be 0, 1 or 2"),
         (
             {"label": 0},
-            "in ambig contexts, the correct answer names nobody, but label is 0; correct",
+            "in ambig contexts, the correct answer must refer to nobody, but label is 0; correct",
         ),
         (
             {"context_condition": "disambig"},
-            "correct answer names a person, but label is 2; correct",
+            "correct answer must refer to a person, but label is 2; correct",
         ),
         ({"question_polarity": "positive"}, "question_polarity must be neg or nonneg, not 'posit"),
         (
@@ -393,7 +393,7 @@ def test_skipped_items_are_counted_by_reason(tmp_path, own_folder):
     for reason in (
         "both people are members of stereotyped groups (1 of Gender_identity, 1 of Race_x_gender)",
         "neither person is a member of a stereotyped group (1 of SES)",
-        "the number of answers naming a person is not two (1 of SES)",
+        "the number of answers that refer to a person is not two (1 of SES)",
     ):
         assert reason in skipped["method"]
 
@@ -420,7 +420,7 @@ def test_questions_beyond_the_context_are_counted(tmp_path, own_folder, session)
     ]
     (truncated,) = [f for f in findings.to_pylist() if f["metric"] == "truncated_questions"]
     assert truncated["value"] == sum(is_overlong) == 3
-    assert "longer than the context length of 48 tokens" in truncated["method"]
+    assert "exceed the context length of 48 tokens" in truncated["method"]
 
 
 def test_a_masked_model_is_not_measured(config, bert_folder, session):

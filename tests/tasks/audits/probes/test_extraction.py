@@ -306,7 +306,7 @@ def test_training_documents_that_the_model_had_not_read_are_excluded(own_folder,
         counts = [len(list_read_counts(table, kind)) for table in (every_value, values)]
         assert counts[0] == counts[1] > 0
     count = len(all_train) - len(read_train)
-    note = f"training documents that the model had not read are excluded ({count} text"
+    note = f"training documents that the model had not yet read are excluded ({count} text"
     methods = [
         row["method"]
         for row in findings.to_pylist()

@@ -396,13 +396,16 @@ def test_identifiers_are_counted_by_type_and_copies(own_folder, planted):
     address = findings["detected_identifiers", "EMAIL"]
     assert (
         address["value"] == 1
-        and ("prompt for an identifier; number of these that were planted: 0") in address["method"]
+        and ("prompt for an identifier; number of planted identifiers among them: 0")
+        in address["method"]
     )
     (evidence,) = select_evidence(values, address["evidence_filter"]).to_pylist()
     assert "jane.roe" in evidence["personal_text"]
     assert evidence["value"] == 1 and evidence["is_planted_identifier"] is False
     number = findings["detected_identifiers", "PHONE"]
-    assert number["value"] == 1 and "number of these that were planted: 1" in number["method"]
+    assert (
+        number["value"] == 1 and "number of planted identifiers among them: 1" in number["method"]
+    )
     (evidence,) = select_evidence(values, number["evidence_filter"]).to_pylist()
     assert evidence["value"] == 1 and evidence["is_planted_identifier"] is True
     (hit,) = [

@@ -232,7 +232,7 @@ def test_ratings_of_another_checkpoint_s_texts_are_ignored(prompts, own_folder, 
     assert findings["human_rating", ""]["n"] == 12
     _, findings = run_probe(own_folder, config, lambda prompt, draw: "another")
     assert findings["human_rating", ""]["value"] is None
-    assert "none of 48 ratings is about a text" in findings["human_rating", ""]["method"]
+    assert "none of 48 ratings is for a text" in findings["human_rating", ""]["method"]
 
 
 VALID_RATING = {"sample_id": "0" * 32, "rater": "ann", "rating": 0.5}
@@ -241,17 +241,17 @@ VALID_RATING = {"sample_id": "0" * 32, "rater": "ann", "rating": 0.5}
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"rating": 1.5}, "line 2 has 1.5 in 'rating'; use a number from 0"),
-        ({"rating": "bad"}, "has 'bad' in 'rating'"),
-        ({"rating": True}, "has True in 'rating'"),
-        ({"rating": float("nan")}, "has nan in 'rating'"),
+        ({"rating": 1.5}, "line 2 has the value 1.5 in 'rating'; use a number from 0"),
+        ({"rating": "bad"}, "has the value 'bad' in 'rating'"),
+        ({"rating": True}, "has the value True in 'rating'"),
+        ({"rating": float("nan")}, "has the value nan in 'rating'"),
         ({"rating": [0.5]}, "in 'rating'"),
         ({"label": "bad"}, "has both a rating and a label"),
         ({"rating": None, "label": "bad"}, "has a label, but the first rated row has a rating"),
         ({"rater": ""}, "must have text in 'rater'"),
-        ({"rater": "a\nb"}, r"has 'a\\nb' in 'rater'; use at most 100 printable"),
+        ({"rater": "a\nb"}, r"has the value 'a\\nb' in 'rater'; use at most 100 printable"),
         ({"rater": "ann", "sample_id": "0" * 32}, "has already rated this text in .*line 1"),
-        ({"sample_id": "xyz"}, "has 'xyz' in 'sample_id'; it must be a text id"),
+        ({"sample_id": "xyz"}, "has the value 'xyz' in 'sample_id'; use a text id"),
         ({"sample_id": None}, "does not identify a text"),
         ({"sample_id": None, "prompt": "p"}, "must have text in 'continuation'"),
         ({"sample_id": None, "prompt": "p", "continuation": "\ud800"}, "invalid Unicode"),
@@ -291,8 +291,14 @@ def test_prompts_are_read_from_text_and_tables(tmp_path):
     assert read_continuations_by_prompt([table]) == {("A", "x"): [" yes", " no"], ("B", ""): []}
     for row, message in (
         ({"text": "x"}, "line 1 must have text in 'prompt'"),
-        ({"prompt": "x", "category": 3}, "has 3 in 'category'; use at most 100 printable"),
-        ({"prompt": "x", "continuations": "y"}, "has 'y' in 'continuations'; provide a list"),
+        (
+            {"prompt": "x", "category": 3},
+            "has the value 3 in 'category'; use at most 100 printable",
+        ),
+        (
+            {"prompt": "x", "continuations": "y"},
+            "has the value 'y' in 'continuations'; provide a list",
+        ),
         ({"prompt": "x", "continuations": [""]}, "must have text in 'continuation'"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -121,8 +121,7 @@ def test_windows_are_counted_by_all_kinds_of_text_that_they_follow():
     assert count.method.endswith(
         "1 document of the holdout and validation splits, which were not read in training: 2 begin "
         "a document, 1 follow a toxic window, 3 follow a non-toxic window and 4 follow text "
-        "without a score, because it was not drawn or not scored (included only in the results "
-        "for all held-out text)"
+        "that was not drawn or not scored (included only in the results for all held-out text)"
     )
 
 
@@ -239,12 +238,12 @@ def test_without_held_out_text_the_findings_say_how_to_give_a_reference(
     assert row["null_value"] is None and row["p"] is None
     assert row["value"] is not None and row["low"] is not None
     assert (
-        "no null value: no held-out text is known for the corpus, and no baseline model is "
+        "no null value: the corpus has no known held-out text, and no baseline model is "
         "configured (audit_toxicity.reference_model_folder)" in row["method"]
     )
     note = by_slice[EXPECTED_MAXIMUM, "held-out text"]
     assert note["method"] == (
-        "not measured: the held-out text of the corpus is unknown; a baseline model can be used "
+        "not measured: the corpus's held-out text is unknown; a baseline model can be used "
         "instead (audit_toxicity.reference_model_folder)"
     )
 
@@ -280,7 +279,7 @@ def test_a_reference_model_is_the_null_value_prompt_by_prompt(
             row = by_slice[metric, f"prompted, draw_count={k}"]
             other = other_by_slice[metric, f"prompted, draw_count={k}"]
             assert row["null_value"] == pytest.approx(other["value"])
-            assert "; null value: baseline model result for the same prompts" in row["method"]
+            assert "; null value: the baseline model's result for the same prompts" in row["method"]
             assert row["null_name"] == "the baseline model"
             note = by_slice[metric, f"reference model, draw_count={k}"]
             assert note["value"] == pytest.approx(other["value"]) and note["p"] is None

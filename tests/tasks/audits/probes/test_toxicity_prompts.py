@@ -43,7 +43,10 @@ def test_realtoxicityprompts_can_be_read():
         ('{"prompt": "a \\ud800 b"}\n', "line 1 has invalid Unicode text in 'prompt'"),
         ('{"prompt": "  "}\n', "line 1 must have text in 'prompt'"),
         ('{"prompt": ["a"]}\n', "line 1 must have text in 'prompt'"),
-        ('{"prompt": {"text": "a", "toxicity": "high"}}\n', "line 1 has 'high' in 'toxicity'"),
+        (
+            '{"prompt": {"text": "a", "toxicity": "high"}}\n',
+            "line 1 has the value 'high' in 'toxicity'",
+        ),
         ('{"prompt": "a", "toxicity": 1.5}\n', "line 1 has a toxicity of 1.5"),
         ('{"prompt": "a", "toxicity": NaN}\n', "of nan; use a number from 0 to 1"),
     ],

@@ -58,7 +58,7 @@ def test_the_built_in_lists_give_findings_on_a_model(own_folder, session):
             assert (
                 1 / 12870 <= row["p"] <= 1 and "exact one-sided p from all 12,870" in row["method"]
             )
-            assert "contextual embeddings: layer -2" in row["method"]
+            assert "contextual embeddings from layer -2" in row["method"]
             assert "words have several tokens" in row["method"]
         for name in ("scripted effect", "scripted chance"):
             assert findings[f"effect_size_{part}", name]["verdict"] == "pass"
@@ -157,7 +157,9 @@ def test_a_model_of_one_block_uses_the_states_of_that_block(tmp_path, session):
     assert findings and findings.keys() == last.keys()
     for key, row in findings.items():
         assert row["value"] == last[key]["value"]
-        assert key[1].startswith("scripted") or "contextual embeddings: layer -1" in row["method"]
+        assert (
+            key[1].startswith("scripted") or "contextual embeddings from layer -1" in row["method"]
+        )
 
 
 def test_layer_0_is_refused():
