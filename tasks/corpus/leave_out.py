@@ -53,7 +53,7 @@ class LeaveOutConfig(StageConfig):
         default=None,
         ge=0,
         le=1,
-        description="minimum toxicity score for documents to be excluded from training",
+        description="minimum toxicity score at which documents are excluded from training",
     )
     random_control: bool = Field(
         default=False,

@@ -69,7 +69,8 @@ class PlantCanariesConfig(StageConfig):
     )
     seed: Seed = Field(
         default=0,
-        description="random seed for the secrets, the passages and their numbers of copies",
+        description="random seed for choosing the secrets, the passages and their numbers of "
+        "copies",
     )
     copy_counts: tuple[int, ...] = Field(
         default=(0, 1, 4, 16, 64),

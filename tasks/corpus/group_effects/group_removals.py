@@ -139,10 +139,11 @@ GROUP_REMOVAL_TABLES = {
             "number of the group's documents that the `ingest` stage read, including documents "
             "that it removed",
         ),
-        make_count_column("kept_documents", "number of documents that all stages kept"),
+        make_count_column("kept_documents", "number of the group's documents that all stages kept"),
         make_count_column(
             "removed_documents",
-            "number of documents that a stage removed or quarantined, duplicates included",
+            "number of the group's documents that a stage removed or quarantined, including "
+            "duplicates",
         ),
         make_count_column(
             "duplicate_documents",
