@@ -98,7 +98,7 @@ class RemovalEffectsConfig(SwapConfig):
     """Settings of the comparison of removal rates and of sentences with swapped groups."""
 
     min_group_documents: int = Field(
-        20, ge=2, description="minimum number of documents in a group for the group to be compared"
+        20, ge=2, description="minimum number of documents that a group must contain to be compared"
     )
     threshold_shares: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
         (0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
@@ -227,7 +227,7 @@ TABLES = {
     "threshold_rates": table_schema(
         "Removal rates that each group would have at several thresholds of each numeric rule.",
         *_CAUSE_COLUMNS,
-        make_label_column("signal", "signal that the rule compares"),
+        make_label_column("signal", "signal that the rule compares with the threshold"),
         make_label_column(
             "comparison",
             "condition that the signal must satisfy for a document to be kept: at least (ge), "
@@ -262,7 +262,7 @@ TABLES = {
     ),
     "removed_examples": table_schema(
         "Examples of removed documents by rule, source and language; documents from the groups "
-        "with the highest rate ratio come first.",
+        "with the highest rate ratios are listed first.",
         *_CAUSE_COLUMNS,
         *_GROUP_COLUMNS,
         make_float_column("rate_ratio", "see removal_rates", "times"),

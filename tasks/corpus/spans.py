@@ -51,8 +51,8 @@ SPANS = table_schema(
         "span_hash",
         ID_TYPE,
         "id",
-        "hash of the span's text, keyed with the store's secret; the text itself is never stored. "
-        "Null if the stage does not compute hashes",
+        "hash of the span's text, keyed with the store's secret (the text itself is never "
+        "stored); null if the stage does not compute hashes",
     ),
     column(
         "score",

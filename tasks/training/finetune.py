@@ -160,8 +160,8 @@ COUNTS = table_schema(
         "outcome",
         pa.string(),
         "project text",
-        "what happened to the rows (used, cut to the context length, or quarantined), or how the "
-        "validation or test rows relate to the train split",
+        "how the rows were processed (used, cut to the context length, or quarantined), or how "
+        "the validation or test rows relate to the train split",
     ),
     column("row_count", pa.int64(), "figure", "number of rows", unit="rows"),
 )

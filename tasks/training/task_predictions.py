@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 PREDICTIONS = table_schema(
     "Predictions of the fine-tuned model on the test split, one row per text or word.",
-    column("file_name", pa.string(), "label", "name of the user's file"),
+    column("file_name", pa.string(), "label", "name of the data file"),
     column(
         "row_number",
         pa.int64(),

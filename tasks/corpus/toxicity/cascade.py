@@ -62,8 +62,7 @@ class CascadeConfig(StageConfig):
     sample_size: int = Field(
         default=2000,
         ge=1,
-        description="number of documents in the sample that both scorers score to measure the "
-        "recall",
+        description="number of documents in the sample that both scorers score to measure recall",
     )
     seed: Seed = Field(default=0, description="random seed for the sample")
 
