@@ -181,7 +181,7 @@ def check_accounts_balance(stage_label: str, account_rows: list[dict[str, Any]])
             formatted_terms = ", ".join(f"{term} {account[term]}" for term in ACCOUNT_TERMS)
             raise HallmarkError(
                 f"stage {stage_label}: the {account['unit']} for source {account['source']!r} do "
-                f"not add up ({formatted_terms}): {inflow - outflow:+d} unaccounted for; nothing "
+                f"not add up ({formatted_terms}; {inflow - outflow:+d} unaccounted for); nothing "
                 "was committed; this is a bug in the stage, so please report it"
             )
 

@@ -81,8 +81,8 @@ DOCUMENTS = table_schema(
         "toxicity",
         pa.float32(),
         "figure",
-        "highest toxicity score of the document's windows (sections that are scored separately); "
-        "null if no window was scored",
+        "highest toxicity score among the document's windows (sections that are scored "
+        "separately); null if no window was scored",
         unit="score",
     ),
     column(
@@ -129,7 +129,9 @@ LEDGER = table_schema(
         "start of the span in the input text; null if the action applies to the whole document",
         unit="characters",
     ),
-    column("char_end", pa.int64(), "figure", "end of the span", unit="characters"),
+    column(
+        "char_end", pa.int64(), "figure", "end of the span in the input text", unit="characters"
+    ),
     column(
         "bytes_before",
         pa.int64(),

@@ -180,7 +180,7 @@ class EquivalentVersions:
             if record is None:  # somebody removed it meanwhile
                 return None
             if (record.library, record.version) != (library, version):
-                raise self._make_damage_error(name, "it is the record for another version")
+                raise self._make_damage_error(name, "it describes another version")
             self._records[name] = record
         return self._records[name]
 

@@ -151,7 +151,7 @@ SET_SUMMARIES = table_schema(
         "overlapping_documents",
         pa.int64(),
         "figure",
-        "number of documents that overlap with at least one item of the set",
+        "number of documents that overlap with at least one item in the set",
         unit="documents",
     ),
 )

@@ -204,8 +204,7 @@ TABLES = {
         ),
     ),
     "property_shares": _build_share_schema(
-        "Configured and actual share of the generated documents or mentions that have each "
-        "property.",
+        "Configured and actual shares of generated documents or mentions with each property.",
         column("property_name", pa.string(), "label", "the property"),
         column(
             "population",

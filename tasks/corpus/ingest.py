@@ -127,8 +127,8 @@ ORIGINS = table_schema(
         "is_whole_page",
         pa.bool_(),
         "figure",
-        "whether the document contains all text of a web page, including navigation, because no "
-        "main content was found in the page",
+        "whether the document contains all text on a web page, including navigation, because no "
+        "main content was found on the page",
     ),
     partition_by_doc_id=True,
 )
@@ -230,7 +230,7 @@ SOURCES = table_schema(
         "origin",
         pa.string(),
         "label",
-        "publisher of the source, and where the source was obtained",
+        "publisher of the source, and where it was obtained",
     ),
     column("collected_from", pa.string(), "label", "first day of the collection period"),
     column("collected_to", pa.string(), "label", "last day of the collection period"),
@@ -269,8 +269,8 @@ SOURCES = table_schema(
         "whole_pages",
         pa.int64(),
         "figure",
-        "number of web pages in which no main content was found; their documents contain all text "
-        "on the page",
+        "number of web pages on which no main content was found; their documents contain all "
+        "text on the page",
         unit="documents",
     ),
 )

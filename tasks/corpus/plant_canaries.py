@@ -64,8 +64,8 @@ class PlantCanariesConfig(StageConfig):
 
     enabled: bool = Field(
         default=False,
-        description="whether to plant canaries (artificial text) in the corpus; models learn this "
-        "text, so enable it only to measure memorisation, as the demo does",
+        description="whether to plant canaries (artificial text) in the corpus; models learn "
+        "this text, so enable this setting only to measure memorisation, as in the demo",
     )
     seed: Seed = Field(
         default=0,

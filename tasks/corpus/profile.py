@@ -84,8 +84,8 @@ class ProfileConfig(StageConfig):
 
     quantiles: tuple[float, ...] = Field(
         default=(0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0),
-        description="quantile levels (between 0 and 1) at which document lengths and toxicity "
-        "scores are reported",
+        description="quantile levels (between 0 and 1) to report for document lengths and "
+        "toxicity scores",
     )
     max_composition_values: int = Field(
         50,

@@ -103,8 +103,8 @@ SIGNALS = build_signal_schema(
     "Toxicity scores for each document, with one column per category (scorer output). Scores are "
     "null for a category that the scorer does not provide.",
     *build_head_columns(
-        "highest score among the windows of the document, before the `cut_toxic` stage removes "
-        "any of them; null if the document has no score (see `toxicity_status` for the reason)"
+        "highest score among the document's windows before the `cut_toxic` stage removes any; "
+        "null if the document has no score (see `toxicity_status` for the reason)"
     ),
     column(
         "toxicity_status",

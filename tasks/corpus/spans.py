@@ -46,7 +46,7 @@ SPANS = table_schema(
     "to them.",
     column("doc_id", ID_TYPE, "id", "the document"),
     *BYTE_BOUNDS,
-    column("type", pa.string(), "label", "type of the span, such as EMAIL"),
+    column("type", pa.string(), "label", "span type, such as EMAIL"),
     column(
         "span_hash",
         ID_TYPE,

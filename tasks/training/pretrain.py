@@ -193,14 +193,20 @@ SAMPLES = table_schema(
         "precision",
         pa.string(),
         "label",
-        "number format of the model's computations: fp32, or bf16 on a GPU",
+        "number format used in the model's computations: fp32, or bf16 on a GPU",
     ),
 )
 
 SPEED = table_schema(
     "Training speed and memory use on the machine where the stage ran.",
     column("step", pa.int64(), "figure", "optimizer step"),
-    column("seconds", pa.float64(), "figure", "time since the step in the previous row", unit="s"),
+    column(
+        "seconds",
+        pa.float64(),
+        "figure",
+        "time elapsed since the step in the previous row",
+        unit="s",
+    ),
     column("tokens_per_second", pa.float64(), "figure", "throughput", unit="tokens a second"),
     column(
         "mfu",
@@ -473,7 +479,7 @@ def handle_trainer_events(
                 joined = f"{event['joined']} of {event['hosts']} hosts have joined"
                 context.report_progress(0, 0, joined)
                 log.warning(
-                    "trainer: %s the training at %s%s",
+                    "trainer: %s the training run at %s%s",
                     joined,
                     event["rendezvous"],
                     "; on each of the other hosts, run: hallmark join-training"

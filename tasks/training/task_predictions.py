@@ -67,7 +67,10 @@ PREDICTIONS = table_schema(
     ),
     column("log_prob", pa.float64(), "figure", "log-probability of the prediction", unit="nats"),
     column(
-        "precision", pa.string(), "label", "number format of the model's computations: fp32 or bf16"
+        "precision",
+        pa.string(),
+        "label",
+        "number format used in the model's computations: fp32 or bf16",
     ),
 )
 

@@ -109,7 +109,7 @@ SWAP_TABLES = {
         ),
         make_float_column(
             "p_corrected",
-            "`p`, corrected for the number of group pairs compared in sentences of the same "
+            "`p`, corrected for the number of group pairs compared in sentences with the same "
             "origin (Holm 1979)",
             "p",
         ),

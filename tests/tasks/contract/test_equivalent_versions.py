@@ -180,7 +180,7 @@ def test_a_circle_of_records_is_refused(tmp_path):
         ({"counts_as": NEWER}, "its two versions must differ only in the patch number"),
         ({"counts_as": "../../etc"}, "counts_as: string should match pattern"),
         ({"counts_as": 26}, "counts_as: input should be a valid string"),
-        ({"library": "numpy"}, "it is the record for another version"),
+        ({"library": "numpy"}, "it describes another version"),
         ({"library": "pyarrow\x1b[31m"}, "library: string should match pattern"),
         ({"runs": [compare("a"), compare("b\nc")]}, "run: string should match pattern"),
         ({"runs": [compare("a"), compare("b" * 10**6)]}, "run: string should have at most 200"),

@@ -96,7 +96,7 @@ def test_each_file_that_is_not_read_has_a_reason(tmp_path, session, caplog):
     (message,) = [record.getMessage() for record in caplog.records]
     assert message == (
         "source 's': 13 files are not read: '.f.jsonl': hidden file; '.git': files in a hidden "
-        "folder with extensions that the source does not read; 'README': no extension; and 9 "
+        "folder, with extensions that the source does not read; 'README': no extension; and 9 "
         "more; see the unread_files table of the ingest stage"
     )
 
