@@ -34,14 +34,14 @@ ACCOUNT_TERMS = (
 )
 
 _TERM_MEANINGS = {
-    "input": "number or size of documents that the stage received",
-    "added": "number or size of documents that the stage added",
-    "kept": "number or size of documents in the stage's output",
-    "removed_rows": "number or size of documents that were removed entirely",
+    "input": "number or total size of documents received by the stage",
+    "added": "number or total size of documents added by the stage",
+    "kept": "number or total size of documents in the stage's output",
+    "removed_rows": "number or total size of documents removed entirely",
     "removed_spans": (
-        "size of the spans removed from documents, in this row's unit; 0 if the unit is rows"
+        "total size of spans removed from documents, in bytes; 0 if the unit is rows"
     ),
-    "quarantined": "number or size of documents that could not be processed",
+    "quarantined": "number or total size of documents that could not be processed",
     "replaced": (
         "net decrease in text size caused by replacements inside documents, in bytes; negative if "
         "the text grew; 0 if the unit is rows"
@@ -51,14 +51,15 @@ _TERM_MEANINGS = {
 _SOURCE_COLUMN = column("source", pa.string(), "label", "source name")
 
 ACCOUNTS = table_schema(
-    "Number and size of documents received, added, kept, removed, quarantined or changed by the "
-    "stage, per source. In each row, input + added = kept + removed + quarantined + replaced.",
+    "Number and total size of documents received, added, kept, removed, quarantined or changed "
+    "by the stage, per source. In each row, input + added = kept + removed + quarantined + "
+    "replaced.",
     _SOURCE_COLUMN,
     column(
         "unit",
         pa.string(),
         "label",
-        "unit of the counts in this row: rows (documents), or bytes of text (at ingest, bytes of "
+        "unit of the values in this row: rows (documents) or bytes of text (for ingest, bytes of "
         "the raw files)",
     ),
     *(
@@ -180,7 +181,7 @@ def check_accounts_balance(stage_label: str, account_rows: list[dict[str, Any]])
             formatted_terms = ", ".join(f"{term} {account[term]}" for term in ACCOUNT_TERMS)
             raise HallmarkError(
                 f"stage {stage_label}: the {account['unit']} for source {account['source']!r} do "
-                f"not add up ({formatted_terms}): {inflow - outflow:+d} unaccounted for; nothing "
+                f"not add up ({formatted_terms}; {inflow - outflow:+d} unaccounted for); nothing "
                 "was committed; this is a bug in the stage, so please report it"
             )
 
@@ -195,7 +196,7 @@ def check_checksums_balance(stage_label: str, checksum_rows: list[dict[str, Any]
         if (inflow - sum(checksum_by_term[term] for term in ACCOUNT_TERMS[2:])) % CHECKSUM_MODULUS:
             raise HallmarkError(
                 f"stage {stage_label}: the checksums for source {checksum_row['source']!r} do not "
-                "add up: the number of documents is correct, but some documents or texts differ "
-                "although no ledger row records a change; nothing was committed; this is a bug in "
-                "the stage, so please report it"
+                "add up: the number of documents is correct, but some document ids or texts "
+                "changed, although no ledger row records the change; nothing was committed; this "
+                "is a bug in the stage, so please report it"
             )

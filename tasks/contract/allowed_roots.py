@@ -297,18 +297,18 @@ def _find_uri_fault(uri: str, is_pattern: bool) -> str | None:
         return "has a query (?)"
     for _ in range(MAX_DECODINGS):
         if "\\" in path or not path.isprintable():
-            return "has a backslash or a non-printable character"
+            return "contains a backslash or a non-printable character"
         parts = path.removesuffix("/").split("/") if path else []
         if any(part.strip() in ("", ".", "..") for part in parts):
-            return "has an empty path segment, or a '.' or '..' segment"
+            return "contains an empty path segment or a '.' or '..' segment"
         try:
             decoded = unquote(path, errors="strict")
         except UnicodeDecodeError:
-            return "has percent-escapes that do not decode to UTF-8"
+            return "contains percent-escapes that are not valid UTF-8"
         if decoded == path:
             return None
         path = decoded
-    return "has deeply nested percent-escapes"
+    return "contains deeply nested percent-escapes"
 
 
 def _iter_possible_local_paths(

@@ -529,7 +529,7 @@ class Artifact:
         names = names if isinstance(names, list) else [names]
         if not names or not all(isinstance(name, str) for name in names):
             raise self.make_manifest_error(
-                f"lineage.{input_name} must be one or more artifact names"
+                f"lineage.{input_name} must contain one or more artifact names"
             )
         return [name.partition("#")[0] for name in names]
 

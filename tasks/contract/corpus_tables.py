@@ -38,9 +38,9 @@ DOCUMENTS = table_schema(
         "domain",
         pa.string(),
         "label",
-        "host name in the URL, in lower case and without a port, credentials or a leading www., "
-        "unless only a public suffix would remain (www.com); an internationalised name is in its "
-        "ASCII form (Punycode, IDNA 2008)",
+        "host name from the URL, in lower case, without port or credentials; a leading www. is "
+        "removed unless only a public suffix would remain (as in www.com); internationalised "
+        "names are in ASCII form (Punycode, IDNA 2008)",
     ),
     column(
         "date",
@@ -54,7 +54,7 @@ DOCUMENTS = table_schema(
         METADATA_TYPE,
         "personal",
         "additional document metadata provided by the source, such as licence and author, sorted "
-        "by field name; null if there is none",
+        "by field name; null if the source provides none",
     ),
     column(
         "cluster",
@@ -67,10 +67,10 @@ DOCUMENTS = table_schema(
         "text",
         pa.large_string(),
         "corpus text",
-        "document text after this stage",
+        "document text in this stage's output",
         judged_by="toxicity",
     ),
-    column("text_hash", ID_TYPE, "id", "hash of the text after this stage"),
+    column("text_hash", ID_TYPE, "id", "hash of the document text in this stage's output"),
     column(
         "tags",
         pa.list_(pa.string()),
@@ -81,8 +81,8 @@ DOCUMENTS = table_schema(
         "toxicity",
         pa.float32(),
         "figure",
-        "highest toxicity score of the document's windows (sections that are scored separately); "
-        "null if no window was scored",
+        "highest toxicity score among the document's windows (sections that are scored "
+        "separately); null if no window was scored",
         unit="score",
     ),
     column(
@@ -95,7 +95,7 @@ DOCUMENTS = table_schema(
 )
 
 LEDGER = table_schema(
-    "Removals, changes and additions made by this stage, one row per document (or span) and "
+    "Removals, changes and additions made by this stage, with one row per document (or span) and "
     "reason.",
     column("doc_id", ID_TYPE, "id", "id of the document"),
     column("source", pa.string(), "label", "source name"),
@@ -115,7 +115,7 @@ LEDGER = table_schema(
         "figure",
         "score or similarity on which the action is based; null if there is none",
     ),
-    column("threshold", pa.float64(), "figure", "threshold that the score was compared with"),
+    column("threshold", pa.float64(), "figure", "threshold with which the score was compared"),
     column(
         "matched_doc_id",
         ID_TYPE,
@@ -126,10 +126,12 @@ LEDGER = table_schema(
         "char_start",
         pa.int64(),
         "figure",
-        "start of the span in the input text; null if the action concerns the whole document",
+        "start of the span in the input text; null if the action applies to the whole document",
         unit="characters",
     ),
-    column("char_end", pa.int64(), "figure", "end of the span", unit="characters"),
+    column(
+        "char_end", pa.int64(), "figure", "end of the span in the input text", unit="characters"
+    ),
     column(
         "bytes_before",
         pa.int64(),
@@ -231,8 +233,8 @@ CANARIES = table_schema(
         "association",
         pa.string(),
         "label",
-        "name of the association, shared by the sentences about both of its invented groups; null "
-        "for canaries of other kinds",
+        "association name, which is the same in the sentences about both invented groups; null "
+        "for other kinds of canary",
     ),
     column("group_name", pa.string(), "label", "invented group that the sentence is about"),
     column("trait", pa.string(), "label", "trait that the sentence ascribes to the group"),

@@ -115,11 +115,11 @@ class EquivalentVersion(_RecordPart):
     @model_validator(mode="after")
     def _check_versions_and_runs(self) -> Self:
         if not is_patch_release(self.version, self.counts_as):
-            raise ValueError("its two versions must differ in the patch number only")
+            raise ValueError("its two versions must differ only in the patch number")
         if len({compared.run for compared in self.runs}) < MIN_COMPARED_RUNS:
             raise ValueError(f"it must list {MIN_COMPARED_RUNS} different runs")
         if not self.stages:
-            raise ValueError(f"it must list {MIN_COMPARED_RUNS} runs that have the same stage")
+            raise ValueError(f"it must list {MIN_COMPARED_RUNS} runs that include the same stage")
         return self
 
     @cached_property
@@ -143,9 +143,9 @@ class EquivalentVersion(_RecordPart):
     def __str__(self) -> str:
         runs = " and ".join(compared.run for compared in self.runs)
         return (
-            f"{self.library} {self.version} counts as {self.counts_as} in "
-            f"{format_count(len(self.stages), 'stage')} (declared on {self.declared[:10]}: the "
-            f"replays of the runs {runs} had the same content)"
+            f"{self.library} {self.version} is treated as {self.counts_as} in "
+            f"{format_count(len(self.stages), 'stage')} (declared on {self.declared[:10]}: "
+            f"replays of the runs {runs} produced the same content)"
         )
 
 
@@ -180,7 +180,7 @@ class EquivalentVersions:
             if record is None:  # somebody removed it meanwhile
                 return None
             if (record.library, record.version) != (library, version):
-                raise self._make_damage_error(name, "it is the record for another version")
+                raise self._make_damage_error(name, "it describes another version")
             self._records[name] = record
         return self._records[name]
 

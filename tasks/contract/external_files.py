@@ -241,7 +241,7 @@ def format_metadata_changed_message(path: str | Path) -> str:
 
 def format_file_missing_message(path: str | Path) -> str:
     return (
-        f"{path} vanished while it was being read; nothing was stored; restore the file, or "
+        f"{path} disappeared while it was being read; nothing was stored; restore the file, or "
         "correct the path, and run again"
     )
 

@@ -133,7 +133,9 @@ class FetchedCopies:
                 if path.relative_to(self.folder).as_posix() not in used_artifacts:
                     shutil.rmtree(path, ignore_errors=True)
                     removed_bytes += sizes[path]
-        log.debug("removed %d bytes of copies from %s", removed_bytes, self.folder)
+        log.debug(
+            "removed copies with a total size of %d bytes from %s", removed_bytes, self.folder
+        )
 
     def _list_used_artifacts(self) -> set[str]:
         """List the artifacts that running processes use; remove the lists of dead ones."""

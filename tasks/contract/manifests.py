@@ -157,9 +157,9 @@ def parse_manifest(manifest_bytes: bytes, artifact_name: str, location: str) -> 
         if manifest.keys() >= _REQUIRED_FIELDS and manifest.get("layout", 1) != LAYOUT_VERSION:
             raise HallmarkError(
                 f"artifact {artifact_name} was written by another version of Hallmark: its layout "
-                f"version is {manifest.get('layout', 1)!r:.40}, but this version of Hallmark "
-                f"reads layout {LAYOUT_VERSION}; remove the artifact's folder and run again to "
-                "rebuild it, or read it with the version that wrote it"
+                f"version is {manifest.get('layout', 1)!r:.40}, but this version reads layout "
+                f"version {LAYOUT_VERSION}; remove the artifact's folder and run again to rebuild "
+                "it, or read it with the version that wrote it"
             )
         _Manifest.model_validate(manifest)
         problem = _find_contradiction(manifest)

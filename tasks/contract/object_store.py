@@ -471,8 +471,8 @@ class ObjectStore:
                 return datetime.fromtimestamp(seconds, UTC)
             except (ValueError, OverflowError) as error:
                 raise HallmarkError(
-                    f"{self.root_folder / key} was written at an impossible time, {seconds:.0f} "
-                    "seconds after 1970; correct the time with: touch"
+                    f"{self.root_folder / key} has an impossible modification time ({seconds:.0f} "
+                    "seconds after the start of 1970); correct it with: touch"
                 ) from error
         try:
             metadata = self._send_with_retries(lambda: obstore.head(self._objects, key))

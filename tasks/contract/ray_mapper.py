@@ -79,9 +79,9 @@ def check_ray_cluster_answers(address: str) -> None:
                 "~/.ray/auth_token"
             ) from error
         raise HallmarkError(
-            f"no Ray cluster answers at {address!r} (the address in RAY_ADDRESS); correct the "
-            "address, unset RAY_ADDRESS (the run then starts a cluster on this machine), or start "
-            "a cluster with: ray start --head"
+            f"no Ray cluster responds at {address!r} (the address in RAY_ADDRESS); correct the "
+            "address, unset RAY_ADDRESS (the run then starts a cluster on this machine), or "
+            "start a cluster with: ray start --head"
         ) from error
 
 

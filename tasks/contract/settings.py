@@ -55,8 +55,8 @@ def explain_relative_path(path: str | Path) -> str:
     if local_path.is_absolute() or str(path).startswith("~"):
         return ""
     return (
-        f" (that is {os.path.abspath(local_path)}: paths in a config file are resolved relative "
-        "to the file's folder, and paths in --set relative to the working directory)"
+        f" (resolved to {os.path.abspath(local_path)}: paths in a config file are resolved "
+        "relative to the file's folder, and paths in --set relative to the working directory)"
     )
 
 
@@ -73,8 +73,8 @@ def resolve_torch_device(device: DeviceName) -> str:
     device_type, _, gpu_index = device.partition(":")
     if device_type == "cuda" and int(gpu_index or 0) >= torch.cuda.device_count():
         raise UsageError(
-            f"device {device} does not exist: torch can use {torch.cuda.device_count()} GPUs on "
-            "this machine; set device to auto or cpu"
+            f"device {device} does not exist: torch detects {torch.cuda.device_count()} usable "
+            "GPUs on this machine; set device to auto or cpu"
         )
     return device
 

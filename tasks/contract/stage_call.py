@@ -45,13 +45,14 @@ from hallmark.tasks.contract.tombstones import PURGED_DOCUMENTS_FILE, hash_purge
 Determinism = Literal["exact", "machine", "statistical"]
 
 TELEMETRY = table_schema(
-    "Resources used by the stage on this machine; they are not part of the content digest.",
+    "Resources used by the stage on the machine where it ran. These values are not part of the "
+    "content digest.",
     column("metric", pa.string(), "label", "name of the measurement or note"),
     column(
         "value",
         pa.float64(),
         "figure",
-        "measured value, in the unit that the `unit` column specifies",
+        "measured value, in the unit specified in the `unit` column",
     ),
     column("unit", pa.string(), "label", "unit of the value"),
     column(

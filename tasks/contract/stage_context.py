@@ -380,7 +380,7 @@ class StageContext(TableWriters):
                 if failure_counts[failed_index] > self.max_retries:
                     raise HallmarkError(_explain_failure(error, items[failed_index])) from error
                 log.warning(
-                    "a parallel task of %s failed (%s); retrying it",
+                    "a parallel task of %s failed (%s); retrying",
                     function_name,
                     get_first_error_line(error),
                 )

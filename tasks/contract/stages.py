@@ -439,7 +439,7 @@ def _run_as_prefect_task(bound_stage: BoundStage) -> Artifact:
     )
     def run_or_load_stage() -> Any:
         with BackgroundListener(
-            PrefectStageReporter(bound_stage.label), f"Prefect's page for {bound_stage.label}"
+            PrefectStageReporter(bound_stage.label), f"the Prefect page for {bound_stage.label}"
         ) as reporter:
             artifact, was_stored = bound_stage.run_or_load(
                 lambda *progress_fields: reporter(

@@ -116,7 +116,8 @@ class Store(ObjectStore):
         )
         if not manifest["fingerprint"].startswith(fingerprint):
             raise HallmarkError(
-                f"two fingerprints share the folder {folder}; remove that folder and run again"
+                f"two artifacts with different fingerprints share the folder {folder}; remove "
+                "that folder and run again"
             )
         apply_tombstones(
             manifest, parse_tombstones(self.get(f"{folder}/{TOMBSTONES_FILE}"), folder)

@@ -175,7 +175,7 @@ class StoreLease:
         """Raise LeaseLostError if a renewal has found that another process has the lease."""
         if self._successor is not None:
             raise LeaseLostError(
-                f"{self._successor} has taken over this work, because this process had not renewed "
+                f"{self._successor} has taken over this work because this process did not renew "
                 f"its lease in the store for {EXPIRY_SECONDS:.0f} seconds; run again to wait for "
                 "the result"
             )

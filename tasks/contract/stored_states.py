@@ -244,7 +244,7 @@ class StoredStates:
             except DamagedStoredStateError as error:
                 log.warning(
                     "the state of step %d in the store cannot be used: %s; an earlier state will "
-                    "be used if there is one",
+                    "be used if one is available",
                     state.step,
                     error,
                 )
@@ -328,8 +328,8 @@ class StoredStates:
                 return  # the stage ends at its next step
             except (HallmarkError, OSError) as error:
                 log.warning(
-                    "the state of step %d could not be sent to the store: %s; work continues, and "
-                    "the next state will be sent",
+                    "the state of step %d could not be sent to the store: %s; the stage "
+                    "continues and will send the next state",
                     state.step,
                     get_first_error_line(error),
                 )

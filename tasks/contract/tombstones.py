@@ -147,8 +147,8 @@ def read_purged_documents(store: ObjectStore) -> PurgedDocuments:
     ):
         raise HallmarkError(
             f"the list of purged documents in {store.uri}/{PURGED_DOCUMENTS_FILE} is incomplete "
-            "or invalid; restore it from a backup, because purged documents could enter the store "
-            "again without this list"
+            "or invalid; restore it from a backup; without this list, purged documents could "
+            "enter the store again"
         )
     return purged
 

@@ -65,10 +65,10 @@ class EvaluationSet(StageConfig):
     text_fields: tuple[str, ...] = Field(
         ("text",),
         min_length=1,
-        description="fields that contain text or a list of texts, such as the answer choices; the "
-        "first field is the question. A text with fewer than `contamination.ngram_size` words is "
-        "searched for only together with the question, and only if the question has at least four "
-        "words, or six Chinese characters that name a subject",
+        description="fields that contain text or a list of texts, such as the answer choices; "
+        "the first field is the question. A text with fewer than `contamination.ngram_size` "
+        "words is searched for only together with the question, and only if the question has at "
+        "least four words (in Chinese, six characters that name a subject)",
     )
 
 
@@ -82,10 +82,10 @@ class ContaminationConfig(StageConfig):
         13,
         ge=1,
         le=100,
-        description="number of consecutive words of an item that a document must contain to "
-        "overlap with the item; items with fewer words are counted but not searched for. In "
-        "scripts without spaces between words, two characters (Chinese, Japanese) or three "
-        "letters (other scripts, such as Thai) are treated as one word",
+        description="minimum number of consecutive words that a document and an item must share to "
+        "overlap; items with fewer words are counted but not searched for. In scripts "
+        "without spaces between words, two characters (Chinese, Japanese) or three letters "
+        "(other scripts, such as Thai) are treated as one word",
     )
 
     @model_validator(mode="after")
@@ -128,16 +128,16 @@ SET_SUMMARIES = table_schema(
         "figure",
         "number of items that were not searched for because their texts have fewer than "
         "`contamination.ngram_size` words in total, or because each text is that short and the "
-        "question has fewer than four words, or six Chinese characters that name a subject",
+        "question has fewer than four words (in Chinese, six characters that name a subject)",
         unit="items",
     ),
     column(
         "short_texts",
         pa.int64(),
         "figure",
-        "number of texts with fewer than `contamination.ngram_size` words; they were searched for "
-        "only together with the question of their item, and only if the question has at least "
-        "four words, or six Chinese characters that name a subject",
+        "number of texts with fewer than `contamination.ngram_size` words; they were searched "
+        "for only together with their item's question, and only if the question has at least "
+        "four words (in Chinese, six characters that name a subject)",
         unit="texts",
     ),
     column(
@@ -151,7 +151,7 @@ SET_SUMMARIES = table_schema(
         "overlapping_documents",
         pa.int64(),
         "figure",
-        "number of documents that overlap with at least one item of the set",
+        "number of documents that overlap with at least one item in the set",
         unit="documents",
     ),
 )
@@ -177,9 +177,9 @@ def check_evaluation_sets(config: ContaminationConfig) -> None:
     for name, (overlap_index, _) in load_indexes_by_evaluation_set(config).items():
         if overlap_index.skipped_item_count == overlap_index.item_count:
             log.warning(
-                "contamination: none of the %s in the evaluation set %r is searched for, because "
-                "each has fewer than %d words, or only short choices and a question of fewer than "
-                "four words; add the question field to 'text_fields', or lower "
+                "contamination: none of the %s in the evaluation set %r can be searched for, "
+                "because each has fewer than %d words, or has only short choices and a question "
+                "with fewer than four words; add the question field to 'text_fields', or lower "
                 "contamination.ngram_size",
                 format_count(overlap_index.item_count, "item"),
                 name,

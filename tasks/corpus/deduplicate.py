@@ -82,7 +82,8 @@ SIGNATURES = build_signature_schema(
         "folded_text_hash",
         ID_TYPE,
         "id",
-        "hash of the text without differences that readers cannot see, such as spaces at line ends",
+        "hash of the text, ignoring differences that readers cannot see, such as spaces at the "
+        "ends of lines",
     )
 )
 

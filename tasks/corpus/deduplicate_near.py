@@ -107,14 +107,14 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
         0.8,
         gt=0,
         le=1,
-        description="minimum Jaccard similarity to a kept document for a document to be removed",
+        description="minimum Jaccard similarity to a kept document at which a document is removed",
     )
     cluster_threshold: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="minimum Jaccard similarity for two documents to be put in the same cluster, "
-        "and therefore in the same split",
+        description="minimum Jaccard similarity at which two documents are put in the same "
+        "cluster, and therefore in the same split",
     )
     shingle_unit: Literal["words", "characters"] = Field(
         "words",
@@ -128,18 +128,18 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
         32,
         ge=1,
         le=512,
-        description="number of bands of MinHash-LSH; two documents are compared if they agree in "
-        "at least one band",
+        description="number of MinHash-LSH bands; two documents are compared if they agree in at "
+        "least one band",
     )
     rows_per_band: int = Field(4, ge=1, le=64, description="number of MinHash values in each band")
-    seed: int = Field(1, ge=0, lt=1 << 32, description="random seed of the MinHash permutations")
+    seed: int = Field(1, ge=0, lt=1 << 32, description="random seed for the MinHash permutations")
     max_candidates: int = Field(
         16,
         ge=1,
         le=1000,
-        description="maximum number of other documents that a document is compared with at a "
-        "time; the documents that share the most bands with it are chosen. This limit saves "
-        "computing time if many documents are slightly similar",
+        description="maximum number of other documents with which a document is compared at a "
+        "time; the documents with the most shared bands are chosen. This limit saves computing "
+        "time if many documents are slightly similar",
     )
 
     @model_validator(mode="after")
@@ -175,7 +175,11 @@ SEARCH_SUMMARY = table_schema(
     "how many near-duplicates the search may have missed (one row).",
     column("documents", pa.int64(), "figure", "input documents", unit="documents"),
     column(
-        "compared_pairs", pa.int64(), "figure", "pairs whose similarity was computed", unit="pairs"
+        "compared_pairs",
+        pa.int64(),
+        "figure",
+        "number of pairs whose similarity was computed",
+        unit="pairs",
     ),
     column(
         "clustered_pairs",
@@ -195,7 +199,7 @@ SEARCH_SUMMARY = table_schema(
         "limited_documents",
         pa.int64(),
         "figure",
-        "number of kept documents that may have a duplicate that they were not compared with "
+        "number of kept documents that may have duplicates with which they were not compared "
         "because of the `max_candidates` limit",
         unit="documents",
     ),

@@ -61,13 +61,13 @@ class CurationEvaluationConfig(StageConfig):
         0.8,
         gt=0,
         le=1,
-        description="minimum Jaccard similarity to the original for the evaluation to expect "
-        "that a near-duplicate is found",
+        description="minimum Jaccard similarity between a near-duplicate and its original at "
+        "which the evaluation expects the near-duplicate to be found",
     )
     length_bounds_characters: tuple[int, ...] = Field(
         default=(300, 1000),
-        description="bounds between the length classes, in characters; results for rude documents "
-        "are reported separately for each length class",
+        description="boundaries between length classes, in characters; results for rude "
+        "documents are reported separately for each length class",
     )
 
 
@@ -100,7 +100,7 @@ TABLES = {
         "when the document was generated.",
         column("doc_id", ID_TYPE, "id", "the document"),
         column("source", pa.string(), "label", "town name"),
-        column("kind", pa.string(), "label", "kind of text, such as letter or notice"),
+        column("kind", pa.string(), "label", "kind of text, such as a letter or a notice"),
         column("characters", pa.int64(), "figure", "length of the text", unit="characters"),
         column(
             "mentioned_groups",
@@ -118,7 +118,8 @@ TABLES = {
             "opinion_signs",
             _NAME_LIST,
             "label",
-            "whether each opinion is positive or negative; one value per entry of `opinion_groups`",
+            "whether each opinion is positive or negative; one value for each entry in "
+            "`opinion_groups`",
         ),
         column(
             "occupations",
@@ -130,8 +131,8 @@ TABLES = {
             "occupation_genders",
             _NAME_LIST,
             "label",
-            "identity group (gender) of the gendered words near each occupation; one value per "
-            "entry of `occupations`",
+            "identity group (gender) of the gendered words near each occupation; one value for "
+            "each entry in `occupations`",
         ),
         column(
             "rude_sentences",
@@ -164,14 +165,13 @@ TABLES = {
             "copy_kind",
             pa.string(),
             "label",
-            "kind of copy (exact or near) if the document is a copy of another document; "
-            "otherwise empty",
+            "kind of copy (exact or near); empty if the document is not a copy",
         ),
         column(
             "original_doc_id",
             ID_TYPE,
             "id",
-            "id of the original document if the document is a copy; otherwise null",
+            "id of the original document; null if the document is not a copy",
         ),
         column(
             "similarity",
@@ -204,8 +204,7 @@ TABLES = {
         ),
     ),
     "property_shares": _build_share_schema(
-        "Configured and actual share of the generated documents or mentions that have each "
-        "property.",
+        "Configured and actual shares of generated documents or mentions with each property.",
         column("property_name", pa.string(), "label", "the property"),
         column(
             "population",
@@ -222,8 +221,8 @@ TABLES = {
             "target",
             pa.string(),
             "label",
-            "planted content that the stage should detect, or the set of documents for which the "
-            "rate is computed",
+            "planted content that the stage is expected to detect, or the set of documents for "
+            "which the rate is computed",
         ),
         column("measure", pa.string(), "label", "recall, precision or false alarms"),
     ),

@@ -30,9 +30,9 @@ DETECTION = table_schema(
         "country",
         pa.string(),
         "label",
-        "country (ISO 3166 code) that uses the type of personal data or the national telephone "
-        "number format; empty if the values are not specific to a country, such as telephone "
-        "numbers in international format",
+        "country (ISO 3166 code) to which the type of personal data or the national telephone "
+        "number format belongs; empty if the values are not specific to a country, such as "
+        "telephone numbers in international format",
     ),
     column(
         "planted_with_name",
@@ -83,8 +83,8 @@ DETECTION = table_schema(
         pa.int64(),
         "figure",
         "number of spans wrongly reported as this type in look-alikes, in texts with many "
-        "unrelated digits, and in sentences with values of other types; wrongly reported "
-        "telephone numbers are counted in the row without a country, unless the sentence contains "
+        "unrelated digits, and in sentences with values of other types. Wrongly reported "
+        "telephone numbers are counted in the row without a country unless the sentence contains "
         "a national telephone number",
         unit="spans",
     ),
@@ -92,7 +92,7 @@ DETECTION = table_schema(
         "precision",
         pa.float64(),
         "figure",
-        "number of correct spans divided by the number of all reported spans of this type; the "
+        "number of correct spans divided by the total number of spans reported as this type; the "
         "ratio depends on the number of look-alikes, which is roughly equal to the number of "
         "planted values",
         unit="share",

@@ -69,8 +69,8 @@ NEAR_COPY_RECALL = table_schema(
         "false_matches",
         pa.int64(),
         "figure",
-        "number of texts and near-duplicates that the search removed as duplicates of an "
-        "unrelated text",
+        "number of texts and near-duplicates that the search removed as duplicates of unrelated "
+        "texts",
         unit="texts",
     ),
 )

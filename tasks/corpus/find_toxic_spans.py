@@ -45,8 +45,8 @@ class FindToxicSpansConfig(StageConfig):
         0.5,
         gt=0,
         le=1,
-        description="minimum score for a window (a passage scored by the `score_toxicity` stage) "
-        "to be treated as toxic",
+        description="minimum score at which a window (a passage scored by the `score_toxicity` "
+        "stage) is treated as toxic",
     )
 
 

@@ -109,9 +109,9 @@ SIGNALS = build_signal_schema(
         "dialects",
         pa.list_(pa.string()),
         "label",
-        "varieties of English for which the text contains a marker, that is, a word or phrase that "
-        "is far more frequent in this variety than in others; a marker does not prove who wrote "
-        "the text",
+        "varieties of English for which the text contains a marker (a word or phrase that is far "
+        "more frequent in this variety than in others); a marker does not prove who wrote the "
+        "text",
     ),
     column(
         "dialect_markers",

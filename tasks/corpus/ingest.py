@@ -87,7 +87,7 @@ from hallmark.tasks.corpus.reading.sources import (
 log = logging.getLogger("hallmark")
 
 ORIGINS = table_schema(
-    "File that each document was read from, and its location in the file.",
+    "File from which each document was read, and the document's location in that file.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "source name"),
     column(
@@ -127,14 +127,14 @@ ORIGINS = table_schema(
         "is_whole_page",
         pa.bool_(),
         "figure",
-        "whether the document contains all text of a web page, including navigation, because no "
-        "main content was found in the page",
+        "whether the document contains all text on a web page, including navigation, because no "
+        "main content was found on the page",
     ),
     partition_by_doc_id=True,
 )
 
 QUARANTINE = table_schema(
-    "Records that could not be read, with their location and the error.",
+    "Records that could not be read, with their locations and errors.",
     column("source", pa.string(), "label", "source name"),
     column("file_name", pa.string(), "label", "file path relative to the source path"),
     column(
@@ -147,7 +147,7 @@ QUARANTINE = table_schema(
     column(
         "records", pa.int64(), "figure", "number of records that this row describes", unit="records"
     ),
-    column("raw_bytes", pa.int64(), "figure", "size of these records", unit="bytes"),
+    column("raw_bytes", pa.int64(), "figure", "total size of these records", unit="bytes"),
     column(
         "raw",
         pa.large_binary(),
@@ -162,14 +162,14 @@ SKIPPED = table_schema(
     "Input that contains no documents but is not an error (records of other kinds, and bytes "
     "between records).",
     column("source", pa.string(), "label", "source name"),
-    column("kind", pa.string(), "label", "kind of the skipped input"),
+    column("kind", pa.string(), "label", "kind of skipped input"),
     column("records", pa.int64(), "figure", "number of skipped records", unit="records"),
-    column("raw_bytes", pa.int64(), "figure", "size of the skipped input", unit="bytes"),
+    column("raw_bytes", pa.int64(), "figure", "total size of the skipped input", unit="bytes"),
 )
 
 UNREAD_FILES = table_schema(
-    "Files at the source paths that were not read, with the reasons. Their bytes are not "
-    "counted in any other table.",
+    "Unread files at the source paths, with the reasons why they were not read. Their bytes are "
+    "not counted in any other table.",
     column("source", pa.string(), "label", "source name"),
     column(
         "file_name",
@@ -182,7 +182,7 @@ UNREAD_FILES = table_schema(
         "files",
         pa.int64(),
         "figure",
-        "number of files that this row describes; it may be more than 1 for a hidden folder",
+        "number of files that this row describes; can be more than 1 for a hidden folder",
         unit="files",
     ),
     column(
@@ -195,8 +195,8 @@ UNREAD_FILES = table_schema(
 )
 
 FILE_FORMATS = table_schema(
-    "Format of the delimited files (CSV, TSV), as configured or detected, and any unusual encoding "
-    "or compression of a file.",
+    "Formats of the delimited files (CSV, TSV), as configured or detected, and any unusual "
+    "encodings or compression formats.",
     column("source", pa.string(), "label", "source name"),
     column(
         "file_format",
@@ -211,7 +211,7 @@ FILE_FORMATS = table_schema(
         "file_name",
         pa.string(),
         "label",
-        "name of the first file with this format, in alphabetical order",
+        "name of the first file, in alphabetical order, that has this format",
     ),
 )
 
@@ -230,7 +230,7 @@ SOURCES = table_schema(
         "origin",
         pa.string(),
         "label",
-        "publisher of the source, and where the source was obtained",
+        "publisher of the source, and where it was obtained",
     ),
     column("collected_from", pa.string(), "label", "first day of the collection period"),
     column("collected_to", pa.string(), "label", "last day of the collection period"),
@@ -238,9 +238,9 @@ SOURCES = table_schema(
         "unreadable_values",
         pa.int64(),
         "figure",
-        "number of URLs, dates and metadata values that could not be parsed; such dates and "
-        "metadata values are omitted, and a URL without a host name yields no domain, so it "
-        "does not match any blocked domain",
+        "number of URLs, dates and metadata values that could not be parsed. Such dates and "
+        "metadata values are omitted. A URL without a host name has no domain and therefore does "
+        "not match any blocked domain",
         unit="values",
     ),
     column(
@@ -269,8 +269,8 @@ SOURCES = table_schema(
         "whole_pages",
         pa.int64(),
         "figure",
-        "number of web pages in which no main content was found; their documents contain all text "
-        "on the page",
+        "number of web pages on which no main content was found; their documents contain all "
+        "text on the page",
         unit="documents",
     ),
 )
@@ -280,7 +280,7 @@ ERRORS = table_schema(
     column("source", pa.string(), "label", "source name"),
     column("error", pa.string(), "project text", "reason why the records could not be read"),
     column("records", pa.int64(), "figure", "number of quarantined records", unit="records"),
-    column("raw_bytes", pa.int64(), "figure", "size of these records", unit="bytes"),
+    column("raw_bytes", pa.int64(), "figure", "total size of these records", unit="bytes"),
 )
 
 

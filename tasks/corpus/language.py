@@ -35,8 +35,8 @@ class LanguageConfig(StageConfig):
     max_characters: int = Field(
         MAX_CHARACTERS,
         ge=1,
-        description="number of characters per document used to identify its language, taken from "
-        "segments spread over the document; the language identified for most segments is chosen",
+        description="number of characters used to identify a document's language, taken from "
+        "segments spread throughout the document; the language identified most often is chosen",
     )
 
 

@@ -53,7 +53,7 @@ class LeaveOutConfig(StageConfig):
         default=None,
         ge=0,
         le=1,
-        description="minimum toxicity score for documents to be excluded from training",
+        description="minimum toxicity score at which documents are excluded from training",
     )
     random_control: bool = Field(
         default=False,
@@ -71,7 +71,7 @@ class LeaveOutConfig(StageConfig):
         "sequences, so that the rest of each batch does not change; if false, the remaining "
         "documents are packed again",
     )
-    seed: Seed = Field(default=0, description="random seed that determines the control sample")
+    seed: Seed = Field(default=0, description="random seed for choosing the control sample")
 
     @property
     def enabled(self) -> bool:

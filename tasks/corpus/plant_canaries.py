@@ -64,12 +64,13 @@ class PlantCanariesConfig(StageConfig):
 
     enabled: bool = Field(
         default=False,
-        description="whether to plant canaries (artificial text) in the corpus; models learn this "
-        "text, so enable it only to measure memorisation, as the demo does",
+        description="whether to plant canaries (artificial text) in the corpus; models learn "
+        "this text, so enable this setting only to measure memorisation, as in the demo",
     )
     seed: Seed = Field(
         default=0,
-        description="random seed for the secrets, the passages and their numbers of copies",
+        description="random seed for choosing the secrets, the passages and their numbers of "
+        "copies",
     )
     copy_counts: tuple[int, ...] = Field(
         default=(0, 1, 4, 16, 64),

@@ -84,8 +84,8 @@ class ProfileConfig(StageConfig):
 
     quantiles: tuple[float, ...] = Field(
         default=(0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0),
-        description="quantile levels (between 0 and 1) at which document lengths and toxicity "
-        "scores are reported",
+        description="quantile levels (between 0 and 1) to report for document lengths and "
+        "toxicity scores",
     )
     max_composition_values: int = Field(
         50,
@@ -103,15 +103,15 @@ class ProfileConfig(StageConfig):
         10,
         ge=1,
         le=1000,
-        description="maximum distance, in words, between an occupation and a gendered word in the "
-        "same sentence for the word to be counted",
+        description="maximum distance, in words, at which a gendered word in the same sentence "
+        "as an occupation is counted",
     )
     max_sentiment_sentences_per_group: int = Field(
         500,
         ge=0,
         le=10_000,
-        description="maximum number of sentences per group and axis (kind of group) to compare "
-        "in sentiment with sentences about other groups",
+        description="maximum number of sentences per group and axis (kind of group) whose "
+        "sentiment is compared with the sentiment of sentences about other groups",
     )
 
     @field_validator("quantiles")
@@ -549,7 +549,7 @@ def profile_corpus(
     failures = {
         failure[0]: failure for result in [*results, *search_results] for failure in result.value
     }
-    report_failures(context, [list(failures.values())], documents.row_count, "the count of words")
+    report_failures(context, [list(failures.values())], documents.row_count, "the word count")
     document_sizes = concat_spilled_tables(results, "document_sizes", _DOCUMENT_SIZES)
     grouped_terms = concat_spilled_tables(results, "identities", TABLES["identities"]).group_by(
         ["group_name", "term", "source"]

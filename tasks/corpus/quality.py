@@ -66,12 +66,12 @@ SIGNALS = build_signal_schema(
     make_float_column(
         "mean_word_length", "mean length of the words counted in `word_count`", "characters"
     ),
-    make_float_column("hash_signs_per_word", "hash signs (#) per token", "ratio"),
+    make_float_column("hash_signs_per_word", "number of hash signs (#) per token", "ratio"),
     make_float_column("ellipses_per_word", "number of ellipses (... or …) per token", "ratio"),
     make_share_column("bullet_lines", "share of lines that begin with • or -"),
     make_share_column("ellipsis_lines", "share of lines that end with an ellipsis"),
     make_share_column("alphabetic_words", "share of tokens that contain a letter"),
-    make_count_column("stop_word_count", "number of different stop words in the text", "words"),
+    make_count_column("stop_word_count", "number of distinct stop words in the text", "words"),
     make_share_column("duplicate_lines", "share of lines that are identical to an earlier line"),
     make_share_column(
         "duplicate_lines_characters",
@@ -124,7 +124,7 @@ SIGNALS = build_signal_schema(
     ),
     make_count_column(
         "c4_curly_brackets",
-        "number of lines that the C4 rules keep and that contain the character {",
+        "number of lines kept by the C4 rules that contain the character {",
         "lines",
     ),
     make_count_column(
@@ -146,7 +146,7 @@ SIGNALS = build_signal_schema(
         "share of characters in non-blank lines identical to an earlier line; line feeds are not "
         "counted",
     ),
-    make_float_column("line_feeds_per_word", "line feeds per token", "ratio"),
+    make_float_column("line_feeds_per_word", "number of line feeds per token", "ratio"),
 )
 
 

@@ -101,7 +101,7 @@ class CutRepeatsConfig(RedactSpansConfig):
     )
     actions_by_type: dict[str, SpanAction] = Field(
         default={"REPEAT": "cut"},
-        description="actions for spans of these types; they take precedence over `action`",
+        description="action for each span type; takes precedence over `action`",
     )
 
 
@@ -113,7 +113,7 @@ class CutToxicConfig(RedactSpansConfig):
     )
     actions_by_type: dict[str, SpanAction] = Field(
         default={"TOXIC": "cut"},
-        description="actions for spans of these types; they take precedence over `action`",
+        description="action for each span type; takes precedence over `action`",
     )
 
 

@@ -98,7 +98,7 @@ class RemovalEffectsConfig(SwapConfig):
     """Settings of the comparison of removal rates and of sentences with swapped groups."""
 
     min_group_documents: int = Field(
-        20, ge=2, description="minimum number of documents in a group for the group to be compared"
+        20, ge=2, description="minimum number of documents that a group must contain to be compared"
     )
     threshold_shares: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
         (0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
@@ -109,7 +109,7 @@ class RemovalEffectsConfig(SwapConfig):
         3,
         ge=0,
         le=100,
-        description="number of removed documents listed as examples for each rule, source and "
+        description="number of removed documents to list as examples for each rule, source and "
         "language",
     )
 
@@ -206,7 +206,7 @@ _RATE_COLUMNS = (
     make_float_column(
         "minimum_detectable_ratio",
         "estimate of the smallest rate ratio above 1 that the test would detect with 80 % power; "
-        "null if there is no such ratio",
+        "null if no such ratio exists",
         "times",
     ),
     make_label_column(
@@ -225,9 +225,9 @@ TABLES = {
         *_RATE_COLUMNS,
     ),
     "threshold_rates": table_schema(
-        "Removal rates that each group would have at several thresholds of each numeric rule.",
+        "Removal rates for each group at several possible thresholds of each numeric rule.",
         *_CAUSE_COLUMNS,
-        make_label_column("signal", "signal that the rule compares"),
+        make_label_column("signal", "signal that the rule compares with the threshold"),
         make_label_column(
             "comparison",
             "condition that the signal must satisfy for a document to be kept: at least (ge), "
@@ -262,7 +262,7 @@ TABLES = {
     ),
     "removed_examples": table_schema(
         "Examples of removed documents by rule, source and language; documents from the groups "
-        "with the highest rate ratio come first.",
+        "with the highest rate ratios are listed first.",
         *_CAUSE_COLUMNS,
         *_GROUP_COLUMNS,
         make_float_column("rate_ratio", "see removal_rates", "times"),
@@ -277,9 +277,9 @@ TABLES = {
     ),
     **SWAP_TABLES,
     "lexicon_accuracy": table_schema(
-        "Recall and precision of the lexicon that detects mentions of groups, measured on labelled "
-        "sentences that ship with Hallmark. The figures are optimistic because the same author "
-        "wrote the lexicon and the sentences.",
+        "Recall and precision of the lexicon that detects mentions of groups, measured on "
+        "labelled sentences that ship with Hallmark. The estimates are optimistic because the "
+        "same author wrote the lexicon and the sentences.",
         make_label_column(
             "group_name", "identity group name; empty in the row for all groups together"
         ),

@@ -71,7 +71,9 @@ from hallmark.tasks.measures.scorers import (
 class ScoreToxicityConfig(StageConfig):
     """Choose which scorer scores which documents, and in which windows."""
 
-    scorer: ScorerConfig = Field(default=ScorerConfig(), description="scorer for the documents")
+    scorer: ScorerConfig = Field(
+        default=ScorerConfig(), description="scorer that computes the toxicity scores"
+    )
     window_characters: int = Field(
         default=1000, ge=100, le=1_000_000, description="maximum window length, in characters"
     )
@@ -79,12 +81,12 @@ class ScoreToxicityConfig(StageConfig):
         default=(),
         description="languages (ISO 639 codes) whose documents are scored; if empty, all "
         "languages that the scorer supports. A document in an undetermined language is scored if "
-        "at least half of its letters are in a script of these languages",
+        "at least half of its letters are in a script used by these languages",
     )
     cascade: CascadeConfig | None = Field(
         default=None,
-        description="settings of a cheap scorer that scores all documents first, so the main "
-        "scorer needs to score only documents that may be toxic",
+        description="settings of a cheap scorer that scores all documents first, so that the "
+        "main scorer needs to score only documents that may be toxic",
     )
 
     @model_validator(mode="after")
@@ -98,11 +100,11 @@ class ScoreToxicityConfig(StageConfig):
 
 
 SIGNALS = build_signal_schema(
-    "Toxicity scores of each document, one column per category (scorer output). Scores are null "
-    "for a category that the scorer does not provide.",
+    "Toxicity scores for each document, with one column per category (scorer output). Scores are "
+    "null for a category that the scorer does not provide.",
     *build_head_columns(
-        "highest score among the windows of the document, before the `cut_toxic` stage removes "
-        "any of them; null if the document has no score (see `toxicity_status` for the reason)"
+        "highest score among the document's windows before the `cut_toxic` stage removes any; "
+        "null if the document has no score (see `toxicity_status` for the reason)"
     ),
     column(
         "toxicity_status",

@@ -223,7 +223,7 @@ class SelectConfig(StageConfig):
     )
     seed: Seed = Field(
         0,
-        description="random seed that determines which documents a rule with the action `cap` "
+        description="random seed for choosing the documents that a rule with the action `cap` "
         "keeps",
     )
 

@@ -46,13 +46,13 @@ SPANS = table_schema(
     "to them.",
     column("doc_id", ID_TYPE, "id", "the document"),
     *BYTE_BOUNDS,
-    column("type", pa.string(), "label", "type of the span, such as EMAIL"),
+    column("type", pa.string(), "label", "span type, such as EMAIL"),
     column(
         "span_hash",
         ID_TYPE,
         "id",
-        "hash of the span's text, keyed with the store's secret; the text itself is never stored. "
-        "Null if the stage does not compute hashes",
+        "hash of the span's text, keyed with the store's secret (the text itself is never "
+        "stored); null if the stage does not compute hashes",
     ),
     column(
         "score",

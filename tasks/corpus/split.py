@@ -38,14 +38,14 @@ class SplitConfig(StageConfig):
         default=0.05,
         gt=0,
         lt=1,
-        description="share of near-duplicate clusters that form the validation split",
+        description="share of near-duplicate clusters assigned to the validation split",
     )
     holdout_share: float = Field(
         default=0.05,
         ge=0,
         lt=1,
-        description="share of near-duplicate clusters that form the holdout split, which is used "
-        "only for audits; the remaining clusters form the train split",
+        description="share of near-duplicate clusters assigned to the holdout split, which is "
+        "used only for audits; the remaining clusters form the train split",
     )
 
     @model_validator(mode="after")

@@ -150,8 +150,8 @@ class SyntheticCorpusConfig(StageConfig):
         default=500,
         ge=20,
         le=1_000_000,
-        description="number of ordinary documents; they describe an invented town and are about "
-        "800 bytes long each",
+        description="number of ordinary documents, which describe an invented town and are about "
+        "800 bytes long",
     )
     copy_counts: tuple[Annotated[int, Field(ge=0, le=10_000)], ...] = Field(
         default=(0, 1, 4, 16, 64),
@@ -205,10 +205,9 @@ class SyntheticCorpusConfig(StageConfig):
     )
     negative_shares: tuple[Share, ...] = Field(
         default=(0.0, 0.5, 1.0),
-        description="shares of sentences that are negative but not rude among the sentences "
-        "about a group; the other sentences about the group are positive, and the list must "
-        "contain 0. These groups differ from the `rude_shares` groups and are compared only with "
-        "one another",
+        description="shares of negative, but not rude, sentences among the sentences about a "
+        "group; the other sentences are positive, and the list must contain 0. These groups "
+        "differ from the `rude_shares` groups and are compared only with one another",
     )
     groups_per_share: int = Field(
         default=4,
@@ -220,10 +219,10 @@ class SyntheticCorpusConfig(StageConfig):
         default=8,
         ge=0,
         le=1000,
-        description="number of additional groups without rude sentences, and number of "
-        "additional groups without negative sentences; with the defaults, at least half of the "
-        "groups of each kind have no such sentences. Each group is compared with all other groups "
-        "of its kind",
+        description="number of additional groups without rude sentences, and also of additional "
+        "groups without negative sentences; with the defaults, at least half of the groups of "
+        "each kind have no such sentences. Each group is compared with all other groups of its "
+        "kind",
     )
     speech_sentences_per_group: int = Field(
         default=128,
@@ -312,7 +311,7 @@ ANSWER_KEY = table_schema(
         "kind",
         pa.string(),
         "label",
-        "kind of the candidate: canary, passage, record, association, speech or sentiment",
+        "candidate type: canary, passage, record, association, speech or sentiment",
     ),
     column("candidate_id", pa.string(), "label", "the candidate"),
     column(
@@ -325,8 +324,8 @@ ANSWER_KEY = table_schema(
 
 
 CANDIDATE_DOCUMENTS = table_schema(
-    "Documents of a synthetic corpus (corpus with known effects) that were generated for a "
-    "candidate. The table is sealed until the audits have finished.",
+    "Documents generated for the candidates in a synthetic corpus (a corpus with known effects). "
+    "The table is sealed until the audits have finished.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("kind", pa.string(), "label", "canary, passage, record or association"),
     column("candidate_id", pa.string(), "label", "the candidate"),
@@ -334,7 +333,7 @@ CANDIDATE_DOCUMENTS = table_schema(
         "group_name",
         pa.string(),
         "label",
-        "group that the sentence is about if the candidate is an association; otherwise empty",
+        "group that the sentence is about; empty if the candidate is not an association",
     ),
     column(
         "is_supporting",

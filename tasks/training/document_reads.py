@@ -36,8 +36,8 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 DOCUMENT_READS = table_schema(
-    "Number of tokens of each packed document used in training, with one row per checkpoint for "
-    "each document with tokens used since the previous checkpoint.",
+    "Number of tokens of each packed document that were used in training. Each checkpoint has "
+    "one row per document with tokens used since the previous checkpoint.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
     column("source", pa.string(), "label", "source of the document"),
@@ -72,7 +72,7 @@ DOCUMENT_READS = table_schema(
         "times_read",
         pa.int64(),
         "figure",
-        "number of times that the whole document was used in training, up to and including this "
+        "number of times that the whole document was used in training up to and including this "
         "checkpoint",
     ),
     partition_by_doc_id=True,

@@ -28,8 +28,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # The library raises bare Exceptions.
         raise HallmarkError(
-            f"{path} is not a valid tokenizer file ({error}); use a complete checkpoint, with its "
-            "tokenizer.json"
+            f"{path} is not a valid tokenizer file ({error}); use a complete checkpoint that "
+            "includes its tokenizer.json"
         ) from error
     tokenizer.encode_special_tokens = True
     return tokenizer

@@ -93,8 +93,8 @@ class FinetuneConfig(StageConfig):
     data: TaskDataConfig
     trained_weights: Literal["all", "head"] = Field(
         "all",
-        description="weights to train: all weights, or only the weights of the output layer "
-        "(head), with all other weights frozen",
+        description="weights to train: all weights, or only the output layer (head), with all "
+        "other weights frozen",
     )
     train: TrainConfig = Field(TrainConfig(**FINETUNING_DEFAULTS), description="training settings")
 
@@ -160,8 +160,8 @@ COUNTS = table_schema(
         "outcome",
         pa.string(),
         "project text",
-        "what happened to the rows (used, cut to the context length, or quarantined), or how the "
-        "validation or test rows relate to the train split",
+        "how the rows were processed (used, cut to the context length, or quarantined), or how "
+        "the validation or test rows relate to the train split",
     ),
     column("row_count", pa.int64(), "figure", "number of rows", unit="rows"),
 )
@@ -225,7 +225,7 @@ def open_base_checkpoint(checkpoint: Artifact, task: Task) -> BaseCheckpoint:
         return BaseCheckpoint(folder, config, "seq2seq")
     if config.architecture == "encoder":
         return BaseCheckpoint(folder, config, "mlm")
-    assert objective is not None, "read_training_objective requires the objective of a decoder"
+    assert objective is not None, "read_training_objective requires a decoder objective"
     return BaseCheckpoint(folder, config, "prefix" if generates_text else objective)
 
 

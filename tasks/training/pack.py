@@ -86,7 +86,7 @@ SPANS = table_schema(
         "row_start",
         pa.int32(),
         "figure",
-        "first token position of the document in the sequence",
+        "token position where the document begins in the sequence",
         unit="tokens",
     ),
     column(

@@ -38,7 +38,7 @@ class ReconstructReadsConfig(StageConfig):
 
 
 AUDITED_CHECKPOINT = table_schema(
-    "Checkpoint for which the stage reconstructed the documents that the model had read (one row).",
+    "Checkpoint for which the stage reconstructed which documents the model had read (one row).",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("content_digest", pa.string(), "id", "digest of the checkpoint's files"),
 )

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 PREDICTIONS = table_schema(
     "Predictions of the fine-tuned model on the test split, one row per text or word.",
-    column("file_name", pa.string(), "label", "name of the user's file"),
+    column("file_name", pa.string(), "label", "name of the data file"),
     column(
         "row_number",
         pa.int64(),
@@ -67,7 +67,10 @@ PREDICTIONS = table_schema(
     ),
     column("log_prob", pa.float64(), "figure", "log-probability of the prediction", unit="nats"),
     column(
-        "precision", pa.string(), "label", "number format of the model's computations: fp32 or bf16"
+        "precision",
+        pa.string(),
+        "label",
+        "number format used in the model's computations: fp32 or bf16",
     ),
 )
 

@@ -59,13 +59,13 @@ class ClassificationTask(StageConfig):
     """Predict the label of a text or of a pair of sentences."""
 
     kind: Literal["classification"] = "classification"
-    text_column: str = Field("text", description="column with the text")
+    text_column: str = Field("text", description="name of the column with the text")
     second_text_column: str | None = Field(
         None,
         description="name of the column with the second sentence, if the model classifies "
         "sentence pairs",
     )
-    label_column: str = Field("label", description="column with the label")
+    label_column: str = Field("label", description="name of the column with the label")
 
     @property
     def columns(self) -> list[str]:
@@ -111,19 +111,21 @@ class TaskDataConfig(StageConfig):
     path: ExternalPath = Field(
         min_length=1, description="parquet, csv, tsv or jsonl file with the rows"
     )
-    validation_path: ExternalPath | None = Field(None, description="file with the validation split")
-    test_path: ExternalPath | None = Field(None, description="file with the test split")
+    validation_path: ExternalPath | None = Field(
+        None, description="file with the rows of the validation split"
+    )
+    test_path: ExternalPath | None = Field(None, description="file with the rows of the test split")
     validation_share: float = Field(
-        0.1, ge=0, lt=1, description="share of the rows that form the validation split"
+        0.1, ge=0, lt=1, description="share of rows assigned to the validation split"
     )
     test_share: float = Field(
-        0.2, ge=0, lt=1, description="share of the rows that form the test split"
+        0.2, ge=0, lt=1, description="share of rows assigned to the test split"
     )
     group_column: str | None = Field(
         None,
-        description="name of the column that identifies the group of a row, such as the text's "
-        "author or document; rows in the same group are assigned to the same split and are "
-        "resampled together to compute confidence intervals",
+        description="name of the column that identifies the group to which a row belongs, such "
+        "as the text's author or document; rows in the same group are assigned to the same split "
+        "and are resampled together to compute confidence intervals",
     )
     seed: Seed = Field(0, description="random seed for the split")
 

@@ -56,9 +56,9 @@ SCORES = table_schema(
         "label_id",
         pa.int32(),
         "id",
-        "number of the label in the model's config.json, starting at 0; labels unknown to the "
-        "model are numbered after the model's labels; null if the metric is computed for "
-        "all labels together",
+        "index of the label in the model's config.json, starting at 0; labels unknown to the "
+        "model are numbered after the model's labels; null if the metric is computed for all "
+        "labels together",
     ),
     column(
         "value",

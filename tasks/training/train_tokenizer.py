@@ -68,7 +68,7 @@ class TokenizerConfig(StageConfig):
     min_frequency: int = Field(
         2,
         ge=1,
-        description="minimum number of occurrences for a pair of tokens to be merged; has no "
+        description="minimum number of occurrences at which a pair of tokens is merged; has no "
         "effect with the kind 'unigram'",
     )
     objective: Literal["causal", "prefix", "mlm", "span_corruption"] = Field(

@@ -52,8 +52,8 @@ SETTINGS = table_schema(
         pa.string(),
         "label",
         "setting name in the `train` section of the config; for `device`, `precision`, "
-        "`processes` and `compile`, the recorded value is the value that was actually used "
-        "(`processes`: on each host)",
+        "`processes` and `compile`, the value that was actually used is recorded (`processes`: "
+        "on each host)",
     ),
     column("value", pa.string(), "label", "value of the setting, as JSON"),
 )

@@ -1306,8 +1306,8 @@ def test_a_stage_shows_its_tables_files_and_accounts(stage, present, absent):
     [
         ({}, "run r1  pipeline of config demo: completed\nstore s"),
         (
-            {"equivalent_versions": ["pyarrow 2.0.1 counts as 2.0.0"]},
-            "\nequal versions: pyarrow 2.0.1 counts as 2.0.0\n",
+            {"equivalent_versions": ["pyarrow 2.0.1 is treated as 2.0.0"]},
+            "\nequal versions: pyarrow 2.0.1 is treated as 2.0.0\n",
         ),
         ({"error": "why", "status": "failed"}, "config demo: failed: why\n"),
         ({"flow": "audit", "checkpoint": "r0@9"}, "audit of r0@9, config demo"),
@@ -1880,8 +1880,8 @@ def test_a_copy_says_what_was_sent_and_what_was_there():
             f"{', '.join(f'folder/{number}' for number in range(12))} and 2 more",
         ),
         (
-            {"equivalent_versions": ["pyarrow 2.0.1 counts as 2.0.0"]},
-            "now also treated as equivalent in b: pyarrow 2.0.1 counts as 2.0.0",
+            {"equivalent_versions": ["pyarrow 2.0.1 is treated as 2.0.0"]},
+            "now also treated as equivalent in b: pyarrow 2.0.1 is treated as 2.0.0",
         ),
         (
             {"has_other_secret": True},

@@ -151,7 +151,7 @@ def test_a_missing_file_is_reported_with_its_full_path(folder):
     path = "../configs/pairs.csv"
     note = explain_relative_path(path)
     assert note.startswith(
-        f" (that is {folder}/pairs.csv: paths in a config file are resolved relative to "
+        f" (resolved to {folder}/pairs.csv: paths in a config file are resolved relative to "
     )
     assert explain_relative_path(folder / "x") == "" == explain_relative_path("~/x")
 
@@ -165,7 +165,7 @@ def test_a_run_reads_the_files_next_to_its_config(folder, server):
     (folder / "answers.toml").write_text('motivation_purpose = "To test."\n')
     command = ("run", "../configs/small.toml", "--until", "ingest")
     (line,) = hallmark(*command, code=2).stderr.splitlines()
-    assert f"no file exists at '../configs/notes' (that is {folder}/notes: paths" in line
+    assert f"no file exists at '../configs/notes' (resolved to {folder}/notes: paths" in line
     (folder / "notes").mkdir()
     (folder / "notes" / "a.txt").write_text("Words of a corpus.")
     assert hallmark.json(*command)["status"] == "completed"

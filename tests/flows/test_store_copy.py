@@ -346,7 +346,10 @@ def test_a_copy_waits_for_a_purge_and_a_collection(source, tmp_path):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda m: m.update(fingerprint="feed" * 16), "two fingerprints share the folder"),
+        (
+            lambda m: m.update(fingerprint="feed" * 16),
+            "two artifacts with different fingerprints share the folder",
+        ),
         (lambda m: m.update(stage="drop"), "its manifest.json is that of drop/"),
         (lambda m: m.update(lineage={"x": "../../etc/passwd"}), "is incomplete or invalid"),
         (lambda m: m.update(content="0" * 64), "is incomplete or invalid"),

@@ -140,7 +140,9 @@ def test_an_artifact_of_another_layout_names_both_versions(session):
 
     artifact = make(MakeConfig(documents=5))
     damage(session, artifact, lambda manifest: manifest.update(layout=LAYOUT_VERSION + 1))
-    with pytest.raises(HallmarkError, match=r"its layout version is 3, but .* reads layout 2;"):
+    with pytest.raises(
+        HallmarkError, match=r"its layout version is 3, but .* reads layout version 2;"
+    ):
         session.store.find_artifact("make", artifact.fingerprint)
 
 

@@ -110,12 +110,14 @@ def test_a_declared_patch_release_computes_nothing_again(machine, tmp_path):
     assert store.list_keys("equivalent-versions") == []
 
     done = newer("replay", first, second, "--declare-equivalent")
-    assert done.stdout.splitlines()[-1].startswith(f"declared: pyarrow {NEWER} counts as {PYARROW}")
+    declared = f"declared: pyarrow {NEWER} is treated as {PYARROW}"
+    assert done.stdout.splitlines()[-1].startswith(declared)
     assert store.list_keys("equivalent-versions") == [f"equivalent-versions/pyarrow-{NEWER}.json"]
     cached = newer.run("second")
     assert cached[1]
     status = newer("status", cached[0]).stdout
-    assert f"equal versions: pyarrow {NEWER} counts as {PYARROW} in 1 stage (declared on " in status
+    equal = f"equal versions: pyarrow {NEWER} is treated as {PYARROW} in 1 stage (declared on "
+    assert equal in status
     assert "all stages are up to date" in status and "library: pyarrow" not in status
     # What is computed now serves both versions.
     (tmp_path / "second.jsonl").write_text('{"text": "Another letter."}')
@@ -215,8 +217,9 @@ def test_a_version_is_declared_once(store, runs, tmp_path, monkeypatch):
     with pytest.raises(HallmarkError) as raised:
         find_version_changes(runs)
     assert str(raised.value) == (
-        f"pyarrow {NEWER} counts as {other} in 4 stages (declared on 2026-11-30: the replays of "
-        "the runs a and b had the same content), which does not hold for all stages of these runs; "
+        f"pyarrow {NEWER} is treated as {other} in 4 stages (declared on 2026-11-30: replays of "
+        "the runs a and b produced the same content), which does not hold for all stages of these "
+        "runs; "
         f"to declare it again, remove {store.root_folder}/{record.key}, and specify at least 2 "
         "runs that have all stages"
     )

@@ -198,7 +198,7 @@ def test_a_wrong_input_gives_one_sentence(folder, arguments, expected):
 @pytest.mark.parametrize(
     ("fields", "path", "expected"),
     [
-        (["ctx"], "none.jsonl", "there is no file none.jsonl with the items of hs (that is /"),
+        (["ctx"], "none.jsonl", "there is no file none.jsonl with the items of hs (resolved to /"),
         (["ctx_b"], "hellaswag.jsonl", "hellaswag.jsonl has no text in 'ctx_b'; its fields are"),
         (["ctx", "endings"], "hellaswag.jsonl", "line 1 must have text in 'endings', not {"),
     ],
@@ -215,7 +215,7 @@ def test_evaluation_sets_are_checked_before_any_stage_runs(folder, server, field
 @pytest.mark.parametrize(
     ("config", "code", "expected"),
     [
-        ("moved.toml", 2, "source 'moved': no file exists at 'no/such.csv' (that is /"),
+        ("moved.toml", 2, "source 'moved': no file exists at 'no/such.csv' (resolved to /"),
         ("letters.toml", 1, "column 'text' is missing; its columns are 'txt', 'id' (did you mean "),
     ],
 )

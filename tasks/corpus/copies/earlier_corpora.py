@@ -56,8 +56,10 @@ def build_signature_schema(*comparison_columns: pa.Field) -> pa.Schema:
         "Signatures of the kept documents. Documents added to the corpus later are compared with "
         "these signatures to find duplicates.",
         column("doc_id", ID_TYPE, "id", "the document"),
-        column("incoming_cluster", ID_TYPE, "id", "the document's cluster before the stage"),
-        column("cluster", ID_TYPE, "id", "the document's cluster after the stage"),
+        column(
+            "incoming_cluster", ID_TYPE, "id", "id of the document's cluster before the stage ran"
+        ),
+        column("cluster", ID_TYPE, "id", "id of the document's cluster after the stage ran"),
         *comparison_columns,
         partition_by_doc_id=True,
     )

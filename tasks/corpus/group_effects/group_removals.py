@@ -139,10 +139,11 @@ GROUP_REMOVAL_TABLES = {
             "number of the group's documents that the `ingest` stage read, including documents "
             "that it removed",
         ),
-        make_count_column("kept_documents", "number of documents that all stages kept"),
+        make_count_column("kept_documents", "number of the group's documents that all stages kept"),
         make_count_column(
             "removed_documents",
-            "number of documents that a stage removed or quarantined, duplicates included",
+            "number of the group's documents that a stage removed or quarantined, including "
+            "duplicates",
         ),
         make_count_column(
             "duplicate_documents",
@@ -157,8 +158,8 @@ GROUP_REMOVAL_TABLES = {
         ),
         make_count_column(
             "unreadable_records",
-            "number of records that the `ingest` stage could not read and that are not counted "
-            "as documents; null for groups other than sources, because only the source of an "
+            "number of records that the `ingest` stage could not read, which are not counted as "
+            "documents; null for groups other than sources, because only the source of an "
             "unreadable record is known",
             "records",
         ),
@@ -187,7 +188,7 @@ GROUP_REMOVAL_TABLES = {
         make_float_column(
             "minimum_detectable_ratio",
             "estimate of the smallest `rate_ratio` above 1 that the test would detect with 80 % "
-            "power, without correction for the number of groups; null if there is no such ratio",
+            "power, without correction for the number of groups; null if no such ratio exists",
             "times",
         ),
         *_make_comparison_columns("", "were removed", "removal_rate / other_removal_rate"),
@@ -204,8 +205,12 @@ GROUP_REMOVAL_TABLES = {
         make_label_column(
             "action", "removed, or quarantined if the stage could not process the documents"
         ),
-        make_count_column("documents", "number of the group's documents"),
-        make_count_column("other_documents", "number of all other documents"),
+        make_count_column(
+            "documents", "number of the group's documents with this stage, reason and action"
+        ),
+        make_count_column(
+            "other_documents", "number of all other documents with this stage, reason and action"
+        ),
     ),
 }
 

@@ -54,22 +54,22 @@ class SwapConfig(StageConfig):
     documents_per_group: int = Field(
         500,
         ge=0,
-        description="approximate number of documents per group that are searched for sentences "
-        "that mention the group",
+        description="approximate number of documents per group to search for sentences that "
+        "mention the group",
     )
     max_sentences_per_group: int = Field(
         100,
         ge=0,
         le=10_000,
-        description="maximum number of sentences per group and axis (kind of group) in which the "
-        "group is replaced by another",
+        description="maximum number of sentences per group and axis (kind of group) in which to "
+        "replace the group with another",
     )
 
 
 SWAP_TABLES = {
     "swap_differences": table_schema(
         "Mean change in the toxicity score of a sentence when the group that it mentions is "
-        "replaced by another group.",
+        "replaced with another group.",
         make_label_column(
             "origin",
             "origin of the sentences: corpus (sentences from the corpus) or templates "
@@ -109,7 +109,7 @@ SWAP_TABLES = {
         ),
         make_float_column(
             "p_corrected",
-            "`p`, corrected for the number of group pairs compared in sentences of the same "
+            "`p`, corrected for the number of group pairs compared in sentences with the same "
             "origin (Holm 1979)",
             "p",
         ),
@@ -132,7 +132,7 @@ SWAP_TABLES = {
         ),
     ),
     "swap_scores": table_schema(
-        "Document, replaced terms and scores of each sentence used to compute the "
+        "Document, replaced terms and scores for each sentence used to compute the "
         "`swap_differences` table.",
         make_label_column("origin", "corpus or templates"),
         make_label_column("axis", "kind of group"),

@@ -57,10 +57,10 @@ SEARCHED_DOCUMENTS_PER_SENTENCE = 10
 
 SENTIMENT_TABLES = {
     "group_sentiment": table_schema(
-        "Sentiment of the sentences in the training text that mention a group of people, compared "
-        "with sentences that mention other groups of the same kind. Planted documents are "
-        "excluded. The scores of the sentences about a group are averaged within each cluster of "
-        "near-duplicate documents, so every cluster counts once.",
+        "Sentiment of the sentences in the training text that mention a group of people, "
+        "compared with sentences that mention other groups of the same kind. Planted documents "
+        "are excluded. The scores of the sentences about a group are averaged within each "
+        "cluster of near-duplicate documents, so that each cluster has the same weight.",
         make_label_column("axis", "kind of group"),
         make_label_column("group_name", "group that the sentences mention"),
         make_count_column("sentences", "number of sentences with a score", "sentences"),
@@ -98,8 +98,8 @@ SENTIMENT_TABLES = {
         ),
         make_float_column(
             "p",
-            "one-sided p-value for a lower mean sentiment than the other groups, computed with "
-            "the same method as the interval; null if `low` is null",
+            "p-value of a one-sided test for a lower mean sentiment than the other groups, "
+            "computed with the same method as the interval; null if `low` is null",
             "p",
         ),
         make_float_column(
@@ -117,7 +117,8 @@ SENTIMENT_TABLES = {
         column("method", pa.string(), "project text", "how the interval was computed"),
     ),
     "group_sentences": table_schema(
-        "Document and sentiment of each sentence used to compute the `group_sentiment` table.",
+        "Document and sentiment score for each sentence used to compute the `group_sentiment` "
+        "table.",
         column("doc_id", ID_TYPE, "id", "id of the document that contains the sentence"),
         make_label_column("axis", "kind of group"),
         make_label_column("group_name", "group that the sentence mentions"),

@@ -25,14 +25,14 @@ _SOURCE_OR_ALL_COLUMN = make_label_column(
 _STAGE_COLUMN = make_label_column("stage", "stage label in the run")
 _QUANTILE_COLUMN = make_float_column(
     "quantile",
-    "quantile level: the share of documents whose value is at most this quantile",
+    "quantile level: share of documents whose value is less than or equal to the quantile",
     "share",
 )
 
 TABLES = {
     "stage_accounts": table_schema(
-        "Number of documents and bytes of text received, kept and removed by each stage, in the "
-        "order in which the stages ran.",
+        "Number of documents and bytes of text that each stage received, kept and removed. The "
+        "stages are listed in the order in which they ran.",
         column("stage_index", pa.int32(), "figure", "position of the stage, starting at 0"),
         _STAGE_COLUMN,
         *ACCOUNTS,
@@ -145,7 +145,7 @@ TABLES = {
             "action recorded for the documents or spans: `removed`, `additional_reason`, "
             "`removed_span`, `replaced`, `quarantined` or `added`",
         ),
-        make_label_column("reason", "reason in the ledger"),
+        make_label_column("reason", "reason recorded in the ledger"),
         _SOURCE_COLUMN,
         make_count_column("rows", "number of ledger rows", "rows"),
         make_count_column("bytes", "number of bytes removed, changed or added", "bytes"),
@@ -163,7 +163,7 @@ TABLES = {
     "published_rules": table_schema(
         "Number of documents that each published quality rule would remove, whether or not the "
         "config uses the rule.",
-        make_label_column("preset", "set of published rules"),
+        make_label_column("preset", "name of the published rule set"),
         make_label_column("rule", "name of the rule"),
         make_count_column(
             "documents", "number of documents that reached the `quality` stage", "documents"
@@ -184,13 +184,13 @@ TABLES = {
         make_count_column("spans", "number of spans that were masked or cut out", "spans"),
         make_count_column(
             "documents",
-            "number of documents that were removed because of spans or in which spans were "
-            "masked or cut out",
+            "number of documents that were removed because of personal data, or in which spans "
+            "were masked or cut out",
             "documents",
         ),
         make_count_column(
             "removed_documents",
-            "number of documents that were removed because of spans with personal data",
+            "number of documents that were removed because of personal data",
             "documents",
         ),
     ),
@@ -225,12 +225,10 @@ TABLES = {
         "Number of mentions of groups of people. A mention is an occurrence of a whole word from "
         "the built-in list or from a lexicon in `identities.lexicons`.",
         make_label_column("group_name", "identity group"),
-        make_label_column("term", "word from the list"),
+        make_label_column("term", "mentioned word, from the built-in list or a lexicon"),
         _SOURCE_COLUMN,
-        make_count_column("mentions", "number of mentions of the word", "mentions"),
-        make_count_column(
-            "documents", "number of documents with at least one mention of the word", "documents"
-        ),
+        make_count_column("mentions", "number of occurrences of the word", "mentions"),
+        make_count_column("documents", "number of documents in which the word occurs", "documents"),
     ),
     **SENTIMENT_TABLES,
     "duplicates": table_schema(
@@ -238,7 +236,7 @@ TABLES = {
         _STAGE_COLUMN,
         make_count_column("pairs", "number of pairs whose similarity is in the range", "pairs"),
         make_float_column(
-            "similarity", "lower end of the similarity range, which is 0.05 wide", "share"
+            "similarity", "lower end of the similarity range; each range is 0.05 wide", "share"
         ),
     ),
     "errors": table_schema(
@@ -246,7 +244,9 @@ TABLES = {
         _SOURCE_COLUMN,
         column("error", pa.string(), "project text", "reason why the records could not be read"),
         make_count_column("records", "number of records", "records"),
-        make_count_column("raw_bytes", "number of raw bytes in the unreadable records", "bytes"),
+        make_count_column(
+            "raw_bytes", "total size of the unreadable records, in raw bytes", "bytes"
+        ),
     ),
     "canaries": table_schema(
         "Number of planted canaries (test texts), by kind and number of copies.",

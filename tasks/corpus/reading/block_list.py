@@ -33,8 +33,8 @@ class BlockListConfig(StageConfig):
     )
     domains: tuple[str, ...] | ExternalPath = Field(
         (),
-        description="host names to exclude, including their subdomains (a leading www. is "
-        f"ignored except in a name such as www.com): {_LIST_FORMAT}",
+        description="host names to exclude, including their subdomains (a leading www. is ignored, "
+        f"except in names such as www.com): {_LIST_FORMAT}",
     )
     doc_ids: tuple[str, ...] | ExternalPath = Field(
         (), description=f"document ids to exclude (32 hexadecimal digits): {_LIST_FORMAT}"
@@ -115,7 +115,7 @@ def _parse_block_list(config: BlockListConfig, stamps: tuple[FileStamp, ...]) ->
     for entry in _read_entries("doc_ids", config.doc_ids):
         if not re.fullmatch("[0-9a-fA-F]{32}", entry):
             raise _build_entry_error(
-                "doc_ids", entry, "is not a document id, which has 32 hexadecimal digits"
+                "doc_ids", entry, "is not a document id (32 hexadecimal digits)"
             )
         doc_ids.add(bytes.fromhex(entry))
     sources = frozenset(_read_entries("sources", config.sources))

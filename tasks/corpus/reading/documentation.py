@@ -40,7 +40,7 @@ class DocumentationSource(CustomSource):
         "documentation",
         description="source name, which is also the prefix of its part names: <name>/<package>",
     )
-    packages: list[str] = Field(min_length=1, description="names of installed distributions")
+    packages: list[str] = Field(min_length=1, description="names of installed Python packages")
 
     def list_source_and_part_names(self) -> list[str]:
         return [self.name, *(f"{self.name}/{package}" for package in self.packages)]

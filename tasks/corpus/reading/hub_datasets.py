@@ -76,8 +76,8 @@ class DatasetsSource(CustomSource, RecordFields):
     )
     config: str | None = Field(
         None,
-        description="configuration name of the data set; required if the data set has several "
-        "configurations",
+        description="name of the data set configuration; required if the data set has more than "
+        "one",
     )
     split: str = Field("train", description="data set split to read")
     revision: str | None = Field(
@@ -243,7 +243,7 @@ def _list_data_files(source: DatasetsSource, builder: DatasetBuilder) -> list[st
     files_by_split = {str(split): list(map(str, files)) for split, files in data_files.items()}
     split_names = source.split.split("+")
     if not {*split_names} <= {*files_by_split}:
-        raise ValueError(f"the splits of the data set are {', '.join(map(repr, files_by_split))}")
+        raise ValueError(f"the data set has only the splits {', '.join(map(repr, files_by_split))}")
     return [file for name in split_names for file in files_by_split[name]]
 
 

@@ -108,7 +108,7 @@ class IngestConfig(StageConfig):
         ge=1,
         le=1 << 30,
         description="maximum size of a record, in bytes; larger records are quarantined without "
-        "being loaded into memory as a whole",
+        "being fully loaded into memory",
     )
 
     block: BlockListConfig = BlockListConfig()

@@ -482,7 +482,7 @@ def _sort_out_files(
         if reason and (hidden_folder := find_hidden_folder(path.parent)):
             group, reason = (
                 hidden_folder,
-                "files in a hidden folder with extensions that the source does not read",
+                "files in a hidden folder, with extensions that the source does not read",
             )
         if reason:
             counts = unread_counts.setdefault((group, reason), [0, 0])

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 NO_HEADER = "a WARC header is missing at the beginning of a record"
 NO_LENGTH = "the WARC header does not have exactly one valid Content-Length"
-FALSE_LENGTH = "the length of the record differs from its Content-Length"
+FALSE_LENGTH = "the record's length differs from its Content-Length"
 NOT_WARC = "the WARC header has an unknown version or is longer than 32 KiB"  # from fastwarc
 NOT_TEXT = "response that is not text"
 NOT_HTTP = "the HTTP response cannot be parsed or decompressed"

@@ -77,8 +77,7 @@ class TownRates(StageConfig):
     )
     women_by_occupation: dict[str, Share] = Field(
         default={},
-        description="share of women in individual occupations; overrides the occupation's "
-        "default share",
+        description="share of women in individual occupations; overrides the default shares",
     )
     rude_speech: Share = Field(0.08, description="share of documents with rude sentences")
     disguised_rude_speech: Share = Field(

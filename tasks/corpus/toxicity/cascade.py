@@ -42,7 +42,7 @@ class CascadeConfig(StageConfig):
         default=0.8,
         gt=0,
         le=1,
-        description="minimum score from the main scorer for a document to be treated as toxic; "
+        description="minimum score from the main scorer at which a document is treated as toxic; "
         "rules for the signal `toxicity` must use the same threshold",
     )
     min_recall: float = Field(
@@ -50,7 +50,7 @@ class CascadeConfig(StageConfig):
         gt=0,
         lt=1,
         description="minimum recall: the share of toxic documents that the cheap scorer must not "
-        "clear; if the lower confidence bound of the measured recall is below this value, the "
+        "clear; if the lower confidence bound on the measured recall is below this value, the "
         "cascade is refused",
     )
     confidence_level: float = Field(
@@ -62,8 +62,7 @@ class CascadeConfig(StageConfig):
     sample_size: int = Field(
         default=2000,
         ge=1,
-        description="number of documents in the sample that both scorers score to measure the "
-        "recall",
+        description="number of documents in the sample that both scorers score to measure recall",
     )
     seed: Seed = Field(default=0, description="random seed for the sample")
 
@@ -75,7 +74,7 @@ CASCADE_TABLE = table_schema(
         "cheap_scorer",
         pa.string(),
         "label",
-        "name of the cheap scorer, with the digest of its version",
+        "name of the cheap scorer, with its version digest",
     ),
     column("documents", pa.int64(), "figure", "number of documents to score", unit="documents"),
     column(
@@ -127,7 +126,7 @@ CASCADE_TABLE = table_schema(
         "toxicity_threshold",
         pa.float64(),
         "figure",
-        "minimum score from the main scorer for a document to be treated as toxic",
+        "minimum score from the main scorer at which a document is treated as toxic",
         unit="score",
     ),
     column(
@@ -147,7 +146,7 @@ SAMPLE_TABLE = table_schema(
         "cheap_score",
         pa.float32(),
         "figure",
-        "highest score that the cheap scorer assigned to a window of the document; null if the "
+        "highest score that the cheap scorer assigned to any window in the document; null if the "
         "document was not scored or the scorer failed",
         unit="score",
     ),
@@ -155,7 +154,7 @@ SAMPLE_TABLE = table_schema(
         "toxicity",
         pa.float32(),
         "figure",
-        "highest score that the main scorer assigned to a window of the document; null if the "
+        "highest score that the main scorer assigned to any window in the document; null if the "
         "document was not scored or the scorer failed",
         unit="score",
     ),

@@ -43,8 +43,9 @@ def build_head_columns(meaning_suffix: str) -> list[pa.Field]:
 
 
 WINDOW_SCORES = table_schema(
-    "Toxicity scores of the windows (passages) of each document, one column per category; at "
-    "least one row per document. Scores are null for a category that the scorer does not provide.",
+    "Toxicity scores for the windows (passages) in each document, with one column per category "
+    "and at least one row per document. Scores are null for a category that the scorer does not "
+    "provide.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column(
         "window_index", pa.int32(), "figure", "index of the window in the document, starting at 0"

@@ -66,7 +66,9 @@ def test_artifact_is_found_by_fingerprint_or_its_first_16_digits(session):
     for name in (digest, digest[:16]):
         assert store.find_artifact("make", name).manifest == made.manifest
     assert store.find_artifact("make", "0" * 64) is store.find_artifact("other", digest) is None
-    with pytest.raises(HallmarkError, match="two fingerprints share the folder"):
+    with pytest.raises(
+        HallmarkError, match="two artifacts with different fingerprints share the folder"
+    ):
         store.find_artifact("make", digest[:16] + "0" * 48)
     other = make(MakeConfig(documents=4))
     assert {a.fingerprint for a in store.list_artifacts("make")} == {digest, other.fingerprint}

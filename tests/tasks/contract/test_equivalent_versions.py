@@ -176,11 +176,11 @@ def test_a_circle_of_records_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"counts_as": "27.0.0"}, "its two versions must differ in the patch number only"),
-        ({"counts_as": NEWER}, "its two versions must differ in the patch number only"),
+        ({"counts_as": "27.0.0"}, "its two versions must differ only in the patch number"),
+        ({"counts_as": NEWER}, "its two versions must differ only in the patch number"),
         ({"counts_as": "../../etc"}, "counts_as: string should match pattern"),
         ({"counts_as": 26}, "counts_as: input should be a valid string"),
-        ({"library": "numpy"}, "it is the record for another version"),
+        ({"library": "numpy"}, "it describes another version"),
         ({"library": "pyarrow\x1b[31m"}, "library: string should match pattern"),
         ({"runs": [compare("a"), compare("b\nc")]}, "run: string should match pattern"),
         ({"runs": [compare("a"), compare("b" * 10**6)]}, "run: string should have at most 200"),
@@ -189,10 +189,10 @@ def test_a_circle_of_records_is_refused(tmp_path):
         ({"runs": [compare("a")]}, "at least 2 items"),
         ({"runs": [compare("a"), compare("a")]}, "it must list 2 different runs"),
         ({"runs": [compare("a"), compare("b", {})]}, "at least 1 item"),
-        ({"runs": [compare("a"), compare("b", {"drop/0": "0"})]}, "that have the same stage"),
+        ({"runs": [compare("a"), compare("b", {"drop/0": "0"})]}, "that include the same stage"),
         (
             {"runs": [compare("a"), compare("a"), compare("b", {"drop/0": "0"})]},
-            "that have the same stage",
+            "that include the same stage",
         ),
         ({"runs": [compare("a"), compare("b", {"../x": "0"})]}, "string should match pattern"),
         ({"runs": None}, "runs: input should be a valid"),

@@ -254,7 +254,7 @@ def test_an_error_that_a_changed_file_explains_says_so(session, text):
     when(session, "progress", 0, text.unlink)
     with pytest.raises(
         HallmarkError,
-        match=r"a\.txt vanished while it was being read; nothing was stored; restore the file",
+        match=r"a\.txt disappeared while it was being read; nothing was stored; restore the file",
     ):
         run("read_file", text)
 
@@ -383,7 +383,7 @@ def test_a_path_that_vanishes_after_its_digest_was_taken_is_named(text, gone):
     whole.rename(whole.with_name("away"))
     with pytest.raises(
         FileChangedError,
-        match=r"a\.txt vanished while it was being read; nothing was stored; restore the file",
+        match=r"a\.txt disappeared while it was being read; nothing was stored; restore the file",
     ):
         ExternalFiles().add_file(text, state)
 
@@ -394,8 +394,8 @@ def test_a_folder_above_that_becomes_a_file_is_missing(text):
         hash_file(text)
     text.parent.rename(text.parent.with_name("away"))
     text.parent.write_text("")
-    assert "a.txt vanished while it was being read" in files.describe_first_change()
-    with pytest.raises(FileChangedError, match="vanished while it was being read"):
+    assert "a.txt disappeared while it was being read" in files.describe_first_change()
+    with pytest.raises(FileChangedError, match="disappeared while it was being read"):
         ExternalFiles().add_file(text, files.file_states[str(text)])
 
 
@@ -407,7 +407,7 @@ def test_a_folder_or_link_that_vanishes_is_named(text, kind):
         **{kind: {str(gone): (1, 2, 3, 4)[: 2 if kind == "directory_times" else 4]}}
     )
     assert files.describe_first_change().startswith(
-        f"{gone} vanished while it was being read; nothing was stored; restore the file"
+        f"{gone} disappeared while it was being read; nothing was stored; restore the file"
     )
 
 

@@ -253,7 +253,7 @@ def test_an_address_without_a_ray_cluster_fails_soon(monkeypatch, address):
         address = address.format(f"127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setenv("RAY_ADDRESS", address)
         start = time.monotonic()
-        sentence = f"no Ray cluster answers at '{address}' (the address in RAY_ADDRESS); correct"
+        sentence = f"no Ray cluster responds at '{address}' (the address in RAY_ADDRESS); correct"
         with pytest.raises(HallmarkError, match=re.escape(sentence)), make_mapper("ray", 2):
             pass
         assert time.monotonic() - start < 30

@@ -139,7 +139,7 @@ def test_a_damaged_state_is_skipped(store, tmp_path, caplog, kind):
         assert read_files(two.folder) == make_files(1)
         assert caplog.messages == [
             f"the state of step 2 in the store cannot be used: {problem}; an earlier state will "
-            "be used if there is one"
+            "be used if one is available"
         ]
         send(two, 2)  # the same step again
         assert list_steps(two) == [2, 1]

@@ -156,9 +156,9 @@ def test_refusing_server_fails_no_stage(prefect, tmp_path, monkeypatch, caplog, 
     monkeypatch.setattr(hallmark.tasks.contract.prefect_reporter, broken, refuse)
     artifact, _ = run_slow(tmp_path)
     assert artifact.stage == "slow"
-    told = [r.getMessage() for r in caplog.records if "Prefect's page for slow" in r.getMessage()]
+    told = [r.getMessage() for r in caplog.records if "the Prefect page for slow" in r.getMessage()]
     assert told == [
-        "Prefect's page for slow failed: ConnectionError: the server is gone; "
+        "the Prefect page for slow failed: ConnectionError: the server is gone; "
         "the run continues without it"
     ]
 

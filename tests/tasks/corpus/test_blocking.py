@@ -337,7 +337,7 @@ def test_a_list_that_is_not_utf8_and_a_missing_list_have_different_errors(hosts,
 def test_an_invalid_entry_is_named_with_at_most_60_characters():
     for name, entry, problem in (
         ("domains", "a b" * 30, "is not a host name such as example.org"),
-        ("doc_ids", "0" * 90, "is not a document id, which has 32 hexadecimal digits"),
+        ("doc_ids", "0" * 90, "is not a document id (32 hexadecimal digits)"),
     ):
         with pytest.raises(UsageError) as raised:
             load_block_list(BlockListConfig(**{name: (entry,)}))

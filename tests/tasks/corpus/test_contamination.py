@@ -271,9 +271,10 @@ def test_a_set_of_short_items_is_warned_of(tmp_path, caplog):
     config = ContaminationConfig(evaluation_sets=[{"name": "mc", "path": path}])
     check_evaluation_sets(config)
     assert caplog.messages == [
-        "contamination: none of the 2 items in the evaluation set 'mc' is searched for, because "
-        "each has fewer than 13 words, or only short choices and a question of fewer than four "
-        "words; add the question field to 'text_fields', or lower contamination.ngram_size"
+        "contamination: none of the 2 items in the evaluation set 'mc' can be searched for, "
+        "because each has fewer than 13 words, or has only short choices and a question with fewer "
+        "than four words; add the question field to 'text_fields', or lower "
+        "contamination.ngram_size"
     ]
     caplog.clear()
     check_evaluation_sets(config.model_copy(update={"ngram_size": 4}))

@@ -365,7 +365,7 @@ def test_a_file_that_cannot_be_read_is_named_at_once(tmp_path, no_waits, name, d
 def test_a_split_that_does_not_exist_lists_the_splits(tmp_path, no_waits):
     files = {"train.jsonl": [{"text": "a"}], "test.jsonl": [{"text": "b"}]}
     folder = write_data_set(tmp_path / "set", files)
-    message = r"split 'x', after row 0 \(the splits of the data set are 'train', 't"
+    message = r"split 'x', after row 0 \(the data set has only the splits 'train', 't"
     with pytest.raises(HallmarkError, match=message):
         read_hub_dataset(folder, split="x")
     assert get_texts(read_hub_dataset(folder, split="train+test")[0]) == ["a", "b"]

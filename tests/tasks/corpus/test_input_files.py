@@ -217,7 +217,7 @@ def test_a_file_that_is_deleted_is_an_error(tmp_path):
     path.unlink()
     with pytest.raises(
         HallmarkError,
-        match=r"a\.jsonl vanished while it was being read; nothing was stored; restore the file",
+        match=r"a\.jsonl disappeared while it was being read; nothing was stored; restore the file",
     ):
         list(records)
 

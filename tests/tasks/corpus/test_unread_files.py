@@ -79,13 +79,13 @@ def test_each_file_that_is_not_read_has_a_reason(tmp_path, session, caplog):
     unread = read_unread_files(artifact)
     assert unread == {
         ".f.jsonl": ("hidden file", 1, 10),
-        ".git": ("files in a hidden folder with extensions that the source does not read", 2, 23),
+        ".git": ("files in a hidden folder, with extensions that the source does not read", 2, 23),
         "README": ("no extension", 1, 7),
         "b.csv": ("only sources of kind 'csv' read files with this extension", 1, 5),
         "c.pdf": ("unknown extension .pdf", 1, 6),
         "d.jsonl.zip": ("archives such as .zip are not read (unpack the archive)", 1, 8),
         "e.tar.gz": ("archives such as .tar.gz are not read (unpack the archive)", 1, 9),
-        "in/.i": ("files in a hidden folder with extensions that the source does not read", 1, 13),
+        "in/.i": ("files in a hidden folder, with extensions that the source does not read", 1, 13),
         "k.jsonl": ("broken link", 1, 0),
         "l": ("link to a folder", 1, 0),
         "m.csv": ("only sources of kind 'csv' read files with this extension", 1, 0),
@@ -96,7 +96,7 @@ def test_each_file_that_is_not_read_has_a_reason(tmp_path, session, caplog):
     (message,) = [record.getMessage() for record in caplog.records]
     assert message == (
         "source 's': 13 files are not read: '.f.jsonl': hidden file; '.git': files in a hidden "
-        "folder with extensions that the source does not read; 'README': no extension; and 9 "
+        "folder, with extensions that the source does not read; 'README': no extension; and 9 "
         "more; see the unread_files table of the ingest stage"
     )
 
@@ -106,7 +106,7 @@ def test_a_file_in_a_hidden_folder_is_read_and_the_others_are_one_row(tmp_path):
     files = find_source_files("s", str(tmp_path), (".jsonl",))
     assert [*files.path_by_name] == [".git/a.JSONL.gz", "a.jsonl"]
     assert files.unread_files[1] == UnreadFile(
-        ".git", "files in a hidden folder with extensions that the source does not read", 2, 23
+        ".git", "files in a hidden folder, with extensions that the source does not read", 2, 23
     )
 
 

@@ -313,7 +313,9 @@ def test_a_config_that_does_not_fit_is_refused(edited, gpt2_folder, config, mess
 
 @pytest.mark.skipif(torch.cuda.device_count() > 7, reason="needs a machine of fewer than 8 GPUs")
 def test_a_missing_device_is_refused(own_folder):
-    with pytest.raises(UsageError, match=r"device cuda:7 does not exist: torch can use \d GPUs"):
+    with pytest.raises(
+        UsageError, match=r"device cuda:7 does not exist: torch detects \d usable GPUs"
+    ):
         open_audited_model(own_folder, device="cuda:7")
 
 
