@@ -27,7 +27,7 @@ from hallmark.tasks.audits.judging.comparison_units import (
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.contract import Artifact, Row, StageContext, Table, column, stage, table_schema
 
-_CASE_COLUMN = column("case_name", pa.string(), "label", "case, that is, a group of findings")
+_CASE_COLUMN = column("case_name", pa.string(), "label", "case (a group of findings)")
 _ARM_COLUMN = column(
     "arm",
     pa.string(),
@@ -86,7 +86,7 @@ CASES = table_schema(
     ),
 )
 UNITS = table_schema(
-    "Measured values of each arm (one training run of the experiment), one row per unit.",
+    "Measured values for each arm (one training run in the experiment), one row per unit.",
     _CASE_COLUMN,
     column(
         "role",
@@ -116,11 +116,11 @@ EFFECTS = table_schema(
         "effect",
         pa.string(),
         "label",
-        "mean: mean of the units; null_mean: mean of the units without an effect; null_region: "
-        "range that contains the mean with probability 0.99 if there is no effect; effect_before, "
-        "effect_after: mean of the units minus mean of the units without an effect, in the base "
-        "arm and after removal; change_from_base: arm minus base, over pairs of units; "
-        "random_minus_removed: random arm minus removed arm, over pairs of units",
+        "mean (mean of the units), null_mean (mean of the units without an effect), null_region "
+        "(range that contains the mean with probability 0.99 if there is no effect), effect_before "
+        "or effect_after (mean of the units minus mean of the units without an effect, in the base "
+        "arm or after removal), change_from_base (arm minus base, over pairs of units) or "
+        "random_minus_removed (random arm minus removed arm, over pairs of units)",
     ),
     _ARM_COLUMN,
     column("value", pa.float64(), "figure", "measured value; null if it could not be measured"),
@@ -129,7 +129,7 @@ EFFECTS = table_schema(
     column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
     column("n", pa.int64(), "figure", "number of units or unit pairs"),
     column("clusters", pa.int64(), "figure", "number of independent clusters of units"),
-    column("unit", pa.string(), "label", "unit of the figure"),
+    column("unit", pa.string(), "label", "unit of the measured value"),
     column("method", pa.string(), "project text", "how the value was measured"),
     column(
         "seed_noise",
@@ -161,14 +161,14 @@ CRITERIA = table_schema(
         "bound",
         pa.float64(),
         "figure",
-        "bound for the value; null if it is unknown",
+        "bound on the value; null if it is unknown",
     ),
     column("unit", pa.string(), "label", "unit of the value and the bound"),
     column(
         "verdict",
         pa.string(),
         "label",
-        "outcome for the criterion: pass, fail, or empty if the value or the bound is unknown",
+        "outcome: pass or fail; empty if the value or the bound is unknown",
     ),
 )
 HELDOUT_LOSS = table_schema(
@@ -188,7 +188,7 @@ HELDOUT_LOSS = table_schema(
         "difference_from_base",
         pa.float64(),
         "figure",
-        "loss of the arm minus loss of the base",
+        "loss in the arm minus loss in the base arm",
         unit="bits per byte",
     ),
 )
