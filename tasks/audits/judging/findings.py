@@ -33,7 +33,7 @@ FINDINGS = table_schema(
         "finding",
         ID_TYPE,
         "id",
-        "hash of the audit, metric, slice and control kind, identical for the same finding in "
+        "hash of the audit, metric, slice and control type; identical for the same finding in "
         "different runs",
     ),
     column("audit", pa.string(), "label", "the audit"),
@@ -43,7 +43,7 @@ FINDINGS = table_schema(
         "slice",
         SLICE_TYPE,
         "label",
-        "subset of the units (slice), as names and values, such as copies: 64; empty for all units",
+        "subset of the units (slice), as name-value pairs, such as copies: 64; empty for all units",
     ),
     column(
         "value",
@@ -116,8 +116,8 @@ FINDINGS = table_schema(
         "is_variant",
         pa.bool_(),
         "label",
-        "whether the finding is a different answer to the same question as another finding, or "
-        "measures text planted to test the audit; if true, it is reported but not ranked",
+        "whether the finding answers the same question as another finding in a different way, or "
+        "measures text planted to test the audit; such a finding is reported but not ranked",
     ),
     column(
         "minimum_detectable_effect",
