@@ -130,7 +130,7 @@ class TrainingOffer:
             if own_value != offered_value:
                 raise TrainingError(
                     f"The {name} differs between this host ({own_value}) and the first host "
-                    f"({offered_value}): all hosts must see the same store and have the same "
+                    f"({offered_value}): all hosts must use the same store and have the same "
                     "devices."
                 )
 

@@ -430,10 +430,10 @@ SCORERS = table_schema(
 )
 
 CONTROL_SCORES = table_schema(
-    "Scores of the texts used to test the scorers. The correct judgement of each text is known.",
+    "Scores of the texts used to test the scorers. The correct label of each text is known.",
     column("scorer", pa.string(), "label", "name and digest of the tested scorer"),
     column("head", pa.string(), "label", "the tested property: toxicity, sentiment or regard"),
-    column("text_kind", pa.string(), "label", "kind of text, such as threats or dialect"),
+    column("text_kind", pa.string(), "label", "type of text, such as threats or dialect"),
     column(
         "pair",
         pa.int64(),

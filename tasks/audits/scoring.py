@@ -67,8 +67,8 @@ class ScoreConfig(StageConfig):
     ) -> tuple[AnyScorerConfig, ...]:
         if len({info.data.get("scorer"), *additional_scorers}) <= len(additional_scorers):
             raise ValueError(
-                "the same scorer is listed twice, so the audit would measure its agreement with "
-                "itself; remove one of the two"
+                "the same scorer is listed twice, so the audit would measure the scorer's "
+                "agreement with itself; remove one of the two entries"
             )
         return additional_scorers
 

@@ -63,7 +63,7 @@ def read_items(path: Path, content_name: str) -> Iterator[LocatedItem]:
                 count += 1
                 if count > MAX_ITEMS:
                     raise UsageError(
-                        f"{path} has more than {MAX_ITEMS:,} {content_name}; reduce the number"
+                        f"{path} has more than {MAX_ITEMS:,} {content_name}; reduce their number"
                     )
                 yield item
         except UnicodeDecodeError as error:

@@ -246,8 +246,8 @@ def compute_bits_per_byte_findings(
     findings = []
     if held_out.model_bits is None:
         reason = (
-            f"not measured: {model.name} is a masked language model and assigns no probability "
-            "to a whole text"
+            f"not measured: {model.name} is a masked language model, which does not assign a "
+            "probability to a whole text"
         )
         findings.append(
             build_finding(

@@ -120,7 +120,7 @@ def make_rate_schema(
         column("high", pa.float64(), "figure", "upper end of the interval for the value"),
         column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
         column("n", pa.int64(), "figure", "number of candidates"),
-        column("trials", pa.int64(), "figure", "number of trials with these candidates"),
+        column("trials", pa.int64(), "figure", "number of trials that include these candidates"),
         column("method", pa.string(), "project text", "how the interval was computed"),
     )
 

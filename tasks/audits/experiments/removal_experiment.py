@@ -82,7 +82,7 @@ CASES = table_schema(
         "reason",
         pa.string(),
         "project text",
-        "reason why nothing was removed; empty if documents were removed",
+        "reason why no documents were removed; empty if documents were removed",
     ),
 )
 UNITS = table_schema(

@@ -120,7 +120,7 @@ SOURCE_DOCUMENTS = table_schema(
         "item_unit",
         pa.string(),
         "label",
-        "id of the item that the case tests: a secret, passage, text or group",
+        "id of the item that the case tests: a secret, a passage, a text or a group",
     ),
     column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "document source"),

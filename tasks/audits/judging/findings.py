@@ -69,7 +69,7 @@ FINDINGS = table_schema(
         "missing",
         pa.int64(),
         "figure",
-        "number of units omitted due to scorer failures or because the model returned no number",
+        "number of units omitted because a scorer failed or the model returned no number",
     ),
     column(
         "null_value",
@@ -172,8 +172,8 @@ FINDINGS = table_schema(
         "evidence_order",
         pa.string(),
         "label",
-        "column used to sort the rows, worst first, with a minus sign if the largest values are "
-        "the worst; empty if the rows are not sorted",
+        "column used to sort the rows, worst first, preceded by a minus sign if the largest values "
+        "are the worst; empty if the rows are not sorted",
     ),
 )
 

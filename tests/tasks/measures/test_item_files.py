@@ -111,7 +111,7 @@ def test_a_file_with_too_many_items_is_rejected(tmp_path, monkeypatch):
     path.write_text("{}\n" * 3)
     assert len(read(path)) == 3
     path.write_text("{}\n" * 4)
-    with pytest.raises(UsageError, match="has more than 3 prompts; reduce the number"):
+    with pytest.raises(UsageError, match="has more than 3 prompts; reduce their number"):
         read(path)
 
 

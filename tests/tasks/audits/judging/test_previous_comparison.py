@@ -198,7 +198,7 @@ def test_a_previous_model_without_planted_associations_is_no_reference(session):
     assert row["reason"] == (
         "not comparable with run r0: inconclusive in the previous run: the model is too weak for "
         "this audit: it does not show the associations planted in its training text, not even "
-        "associations that occur in 100.0 % of the sentences about a group"
+        "those that occur in 100.0 % of the sentences about a group"
     )
 
 
