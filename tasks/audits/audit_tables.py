@@ -35,7 +35,7 @@ HELD_OUT_TEXT = "held-out text"
 REQUESTS = table_schema(
     "Requests to the model. Rows with identical requests have the same id.",
     column("request", ID_TYPE, "id", "request id: a hash of the request's content"),
-    column("item", ID_TYPE, "id", "id of the item for which the request was made"),
+    column("item", ID_TYPE, "id", "id of the item that the request is for"),
     column(
         "part",
         pa.string(),

@@ -62,7 +62,7 @@ class TraceConfig(StageConfig):
         default=5,
         ge=1,
         le=1000,
-        description="maximum number of recorded spans per text; the longest spans are recorded",
+        description="maximum number of spans recorded per text; the longest spans are kept",
     )
 
     @model_validator(mode="after")

@@ -135,7 +135,7 @@ SAMPLES = table_schema(
         "is_correct",
         pa.bool_(),
         "figure",
-        "whether the model correctly predicted the last word of the passage",
+        "whether the model correctly predicted the passage's last word",
     ),
 )
 

@@ -85,7 +85,12 @@ PAIRS = table_schema(
         "label",
         "system that scored the pair: model (the audited model) or the name of a baseline",
     ),
-    column("phenomenon", pa.string(), "label", "agreement or garden path"),
+    column(
+        "phenomenon",
+        pa.string(),
+        "label",
+        "phenomenon tested by the pair: agreement or garden path",
+    ),
     column(
         "distance",
         pa.int32(),

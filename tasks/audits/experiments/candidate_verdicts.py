@@ -155,9 +155,9 @@ AUDIT_SETTINGS = table_schema(
         "setting",
         pa.string(),
         "label",
-        "full setting name, including section names",
+        "full name of the setting, including section names",
     ),
-    column("value", pa.string(), "label", "setting value, as JSON"),
+    column("value", pa.string(), "label", "setting value, encoded as JSON"),
 )
 
 

@@ -43,7 +43,9 @@ ARMS = table_schema(
     column(
         "documents", pa.int64(), "figure", "number of removed training documents", unit="documents"
     ),
-    column("bytes", pa.int64(), "figure", "removed text length in UTF-8 bytes", unit="bytes"),
+    column(
+        "bytes", pa.int64(), "figure", "length of the removed text in UTF-8 bytes", unit="bytes"
+    ),
 )
 SOURCES = table_schema(
     "Removed documents, by source.",
@@ -52,12 +54,14 @@ SOURCES = table_schema(
     column(
         "documents", pa.int64(), "figure", "number of removed training documents", unit="documents"
     ),
-    column("bytes", pa.int64(), "figure", "removed text length in UTF-8 bytes", unit="bytes"),
+    column(
+        "bytes", pa.int64(), "figure", "length of the removed text in UTF-8 bytes", unit="bytes"
+    ),
 )
 CASES = table_schema(
     "Traced findings.",
     _CASE_COLUMN,
-    column("kind", pa.string(), "label", "memorised, association or other"),
+    column("kind", pa.string(), "label", "case type: memorised, association or other"),
     column(
         "finding",
         pa.string(),
@@ -155,7 +159,7 @@ CRITERIA = table_schema(
         "comparison",
         pa.string(),
         "label",
-        "required relation of the value to the bound: at least, at most, above or below",
+        "required relation between the value and the bound: at least, at most, above or below",
     ),
     column(
         "bound",
@@ -173,7 +177,7 @@ CRITERIA = table_schema(
 )
 HELDOUT_LOSS = table_schema(
     "Held-out loss of each arm's last checkpoint.",
-    column("kind", pa.string(), "label", "all, source or identity"),
+    column("kind", pa.string(), "label", "type of breakdown: all, source or identity"),
     column("name", pa.string(), "label", "document source, or group mentioned in the documents"),
     _ARM_COLUMN,
     column("bytes", pa.int64(), "figure", "number of predicted bytes", unit="bytes"),

@@ -83,7 +83,7 @@ class RemovalCase(StageConfig):
     )
     kind: Literal["memorised", "association", "other"] = Field(
         "other",
-        description="case kind, which determines the documents to remove and the criteria to apply",
+        description="case type, which determines the documents to remove and the criteria to apply",
     )
     table_name: str = Field(
         "values", description="table that contains the rows used for the findings"
@@ -106,7 +106,7 @@ class SourceDocumentsConfig(StageConfig):
     cases: tuple[RemovalCase, ...] = Field(description="the cases")
     seed: Seed = Field(
         0,
-        description="seed for choosing the documents removed to balance the two traits",
+        description="seed for choosing which documents to remove to balance the two traits",
     )
 
 

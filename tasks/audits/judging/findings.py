@@ -95,7 +95,7 @@ FINDINGS = table_schema(
         "p_corrected",
         pa.float64(),
         "figure",
-        "p-value corrected for all tests of the audit (Holm 1979)",
+        "p-value corrected for all tests in the audit (Holm 1979)",
     ),
     column(
         "p_harm",
@@ -158,7 +158,8 @@ FINDINGS = table_schema(
         "worse_when",
         pa.string(),
         "label",
-        "direction of worse values: up, down or away_from_null; empty if no direction is worse",
+        "direction in which values become worse: up, down or away_from_null; empty if no direction "
+        "is worse",
     ),
     column("evidence_table", pa.string(), "label", "table that contains the evidence"),
     column(

@@ -100,15 +100,15 @@ VERDICTS = table_schema(
         "interval_end",
         pa.float64(),
         "figure",
-        "end of the confidence interval that was compared with the bound, or the value of a "
-        "count; for a rule that compares runs, the largest change in the harmful direction within "
-        "the interval for the difference; null if no end was compared",
+        "end of the confidence interval that was compared with the bound, or the value of a count; "
+        "for a rule that compares runs, the largest change in the harmful direction within the "
+        "interval for the difference; null if no interval end was compared",
     ),
     column(
         "distance",
         pa.float64(),
         "figure",
-        "signed distance of the compared interval end from the bound, positive if the bound is "
+        "signed distance between the compared interval end and the bound, positive if the bound is "
         "violated; null if the verdict is not_shown",
     ),
     column(

@@ -64,8 +64,8 @@ CHANGES = table_schema(
         "p_corrected",
         pa.float64(),
         "figure",
-        "p-value of the change, corrected for all findings of the audit (Holm 1979); null if "
-        "it was not tested",
+        "p-value of the change, corrected for all findings in the audit (Holm 1979); null if it "
+        "was not tested",
     ),
     column(
         "verdict",
