@@ -338,7 +338,7 @@ def test_a_host_without_network_ends_the_training_on_both(inputs, tmp_path, netw
     message = follow(first, lambda event: event["event"] == "error")["message"]
     assert f"The host {second_network} no longer answers, so training" in message
     message = follow(second, lambda event: event["event"] == "error")["message"]
-    assert "The first host, 10.77.0.1:29500, no longer answers" in message
+    assert "The first host, 10.77.0.1:29500, no longer responds" in message
     for process in (first, second):
         process.communicate()  # closes stdin, so that the processes of the training end
         assert process.returncode == 1
