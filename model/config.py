@@ -144,7 +144,7 @@ class ModelConfig:
         if self.head_transform and self.activation == "swiglu" and not self.labels:
             raise ValueError(
                 "The activation 'swiglu' needs two inputs, but head_transform computes only one: "
-                "set activation to another value or head_transform to false."
+                "set activation to another value, or set head_transform to false."
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(
@@ -336,8 +336,8 @@ class TrainConfig:
             )
         if self.hosts > 1 and not self.rendezvous:
             raise ValueError(
-                f"hosts is {self.hosts}, but rendezvous is not set: set rendezvous to an address "
-                "of the first host and a free port, such as 10.0.0.1:29500."
+                f"hosts is {self.hosts}, but rendezvous is not set: set rendezvous to the first "
+                "host's address and a free port, such as 10.0.0.1:29500."
             )
         if self.rendezvous:
             self.parse_rendezvous()
@@ -349,8 +349,8 @@ class TrainConfig:
         if self.optimizer == "muon" and self.parallel == "fsdp":
             raise ValueError(
                 "The 'muon' optimizer needs whole matrices, but with parallel = 'fsdp' each "
-                "process stores only part of each matrix: set parallel to 'ddp' or optimizer to "
-                "'adamw'."
+                "process stores only part of each matrix: set parallel to 'ddp', or set optimizer "
+                "to 'adamw'."
             )
         if self.document_mask and self.objective != "causal":
             raise ValueError(
@@ -455,8 +455,8 @@ def config_from_dict(config_class: type[Config], settings: dict[str, Any]) -> Co
     unknown_names = sorted(set(settings) - set(field_names))
     if unknown_names:
         raise ValueError(
-            f"{config_class.__name__} has no setting {unknown_names[0]!r}: its settings are "
-            f"{', '.join(field_names)}."
+            f"{config_class.__name__} has no setting {unknown_names[0]!r}; the available settings "
+            f"are {', '.join(field_names)}."
         )
     return config_class(**settings)
 

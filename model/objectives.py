@@ -205,7 +205,7 @@ def corrupt_spans(
     """
     if len(spans) > len(sentinels):
         raise ValueError(
-            f"Each span needs its own sentinel token: there are {len(spans)} spans, but only "
+            f"Each span needs its own sentinel token, but there are {len(spans)} spans and only "
             f"{len(sentinels)} sentinel tokens."
         )
     source: list[int] = []
@@ -233,7 +233,7 @@ def build_seq2seq_batch(
     """
     if len(sources) != len(targets):
         raise ValueError(
-            f"Expected one target per source, not {len(targets)} for {len(sources)} sources."
+            f"Expected one target per source, but got {len(targets)} for {len(sources)} sources."
         )
     batch = build_packed_pairs_batch(
         [[SourceTarget(*pair)] for pair in zip(sources, targets, strict=True)]

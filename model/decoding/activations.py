@@ -129,8 +129,8 @@ def extract_attention_weights(
     is_encoder_decoder = model.encoder is not None and model.decoder is not None
     if source is not None and not is_encoder_decoder:
         raise ValueError(
-            "This model is not an encoder-decoder, so it cannot read a source sequence: omit the "
-            "source sequence."
+            "This model is not an encoder-decoder model, so it cannot read a source sequence: omit "
+            "the source sequence."
         )
     device, inputs = model.embedding.weight.device, []
     for name, ids in (("The sequence", sequence), ("The source", source)):

@@ -40,7 +40,7 @@ def check_prompts(
     context = model.config.context
     if len(sources) != len(prompts):
         raise ValueError(
-            f"Expected one source sequence per prompt, not {len(sources)} for {len(prompts)} "
+            f"Expected one source sequence per prompt, but got {len(sources)} for {len(prompts)} "
             "prompts."
         )
     for i, source in enumerate(sources):

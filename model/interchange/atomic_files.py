@@ -48,7 +48,7 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
 
 def _make_exists_error(folder: Path) -> FileExistsError:
     # With an errno, as errors of the system have it, so that callers show its place and reason.
-    reason = "the folder exists and is not empty; choose another folder, or remove this one"
+    reason = "the folder already exists and is not empty; choose another folder, or remove this one"
     return FileExistsError(errno.EEXIST, reason, str(folder))
 
 

@@ -326,5 +326,5 @@ def check_shapes_match(
             )
             raise CheckpointError(
                 f"{path} does not match its config.json: the tensor {name} {in_file} in the file, "
-                f"but the config {required}. Does the config belong to another model?"
+                f"but the config {required}. Is the config from another model?"
             )

@@ -88,7 +88,7 @@ def compute_answer_log_probs(
     """
     if len(prompts) != len(answers):
         raise ValueError(
-            f"Expected one list of answers per prompt, not {len(answers)} for {len(prompts)} "
+            f"Expected one list of answers per prompt, but got {len(answers)} for {len(prompts)} "
             "prompts."
         )
     context = model.config.context

@@ -40,8 +40,8 @@ class AnswerSpanModel(nn.Module):
         super().__init__()
         if body.config.architecture == "encoder_decoder":
             raise ValueError(
-                "Only a model with the 'encoder' or 'decoder' architecture can find answer spans, "
-                "not a model with the 'encoder_decoder' architecture."
+                "To find answer spans, a model must have the 'encoder' or 'decoder' architecture, "
+                "not 'encoder_decoder'."
             )
         self.body = body
         weight = body.embedding.weight
@@ -154,8 +154,8 @@ def train_span_model(
     _check_sequences(span_model, sequences)
     if len(spans) != len(sequences) or not len(spans):
         raise ValueError(
-            f"Expected at least one sequence and one answer span per sequence, not {len(spans)} "
-            f"for {len(sequences)} sequences."
+            "Expected at least one sequence and one answer span per sequence, but got "
+            f"{len(spans)} for {len(sequences)} sequences."
         )
     for i, (begin, end) in enumerate(spans):
         if not 0 <= begin <= end < len(sequences[i]):

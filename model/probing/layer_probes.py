@@ -82,8 +82,8 @@ def fit_linear_probe(
     label_array = np.asarray(labels)
     if len(label_array) != len(features) or not len(label_array):
         raise ValueError(
-            f"Expected at least one row of features and one label per row, not {len(label_array)} "
-            f"for {len(features)} rows."
+            "Expected at least one row of features and one label per row, but got "
+            f"{len(label_array)} for {len(features)} rows."
         )
     if (
         label_array.dtype.kind not in "iu"
@@ -143,7 +143,7 @@ def compute_token_states(
     """
     if len(positions) != len(sequences):
         raise ValueError(
-            f"Expected one position per sequence, not {len(positions)} for {len(sequences)} "
+            f"Expected one position per sequence, but got {len(positions)} for {len(sequences)} "
             "sequences."
         )
     lengths = [
@@ -192,8 +192,8 @@ def evaluate_layer_probes(
     label_array = np.asarray(labels)
     if not len(held_out_mask) == len(label_array) == len(sequences):
         raise ValueError(
-            f"Expected one label and one is_held_out value per sequence, not {len(label_array)} "
-            f"and {len(held_out_mask)} for {len(sequences)} sequences."
+            "Expected one label and one is_held_out value per sequence, but got "
+            f"{len(label_array)} and {len(held_out_mask)} for {len(sequences)} sequences."
         )
     if held_out_mask.all() or not held_out_mask.any():
         raise ValueError(

@@ -114,7 +114,7 @@ class TrainingOffer:
             is_valid = None
         if not is_valid:
             raise TrainingError(
-                "The first host does not offer a Hallmark training run: check the rendezvous "
+                "The first host is not running a Hallmark training run: check the rendezvous "
                 "setting."
             )
         return offer
@@ -130,7 +130,7 @@ class TrainingOffer:
             if own_value != offered_value:
                 raise TrainingError(
                     f"The {name} differs between this host ({own_value}) and the first host "
-                    f"({offered_value}): all hosts must see the same store and have the same "
+                    f"({offered_value}): all hosts must use the same store and have the same "
                     "devices."
                 )
 
@@ -152,9 +152,8 @@ def serve_store(address: RendezvousAddress) -> TCPStore:
         listener = socket.create_server((ip_address, address.port), backlog=512)
     except OSError as error:
         raise TrainingError(
-            f"This host cannot listen at {address} ({error.strerror or error}): set "
-            "train.rendezvous to an address of this host with a free port, and run the command "
-            "here."
+            f"This host cannot listen on {address} ({error.strerror or error}): set "
+            "train.rendezvous to an address of this host and a free port, and run the command here."
         ) from error
     # torchrun looks for a server of its process with this port before it starts its own.
     return TCPStore(
@@ -356,7 +355,7 @@ class OtherHosts:
 
 def _describe_lost_hosts(names: Sequence[str]) -> str:
     label, verb = ("host", "no longer answers") if len(names) == 1 else ("hosts", "do not answer")
-    return f"The {label} {', '.join(names)} {verb}, so the training has stopped: {RERUN_ADVICE}."
+    return f"The {label} {', '.join(names)} {verb}, so training has stopped: {RERUN_ADVICE}."
 
 
 def lead_training(
@@ -483,8 +482,8 @@ class _Heartbeat:
 
 def _describe_lost_first_host(address: RendezvousAddress) -> str:
     return (
-        f"The first host, {address}, no longer responds. See the run for the reason why its "
-        "training ended."
+        f"The first host, {address}, no longer responds. See the run for the reason why training "
+        "ended."
     )
 
 

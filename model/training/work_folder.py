@@ -31,7 +31,7 @@ IDENTITY_DIFFERENCES = {
     "train": "other training settings",
     "data": "other data",
     "start": "another start checkpoint",
-    "frozen": "another value of 'frozen'",
+    "frozen": "a different value of 'frozen'",
     "draws": "other random draws",
 }
 

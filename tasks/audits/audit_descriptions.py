@@ -15,14 +15,14 @@ SIGNIFICANCE_LEVEL = 0.05
 
 #: Why a study of error rates does not measure audits of real people or of words.
 NO_INVENTED_GROUPS = (
-    "The audit tests words, pronouns, occupations or real groups, mostly from public data sets. "
-    "It does not test the invented groups of a trial."
+    "This audit tests words, pronouns, occupations or real groups, mostly from public data sets. "
+    "It does not test the groups invented for a trial."
 )
 
 #: Why a study of error rates does not measure audits of the whole model.
 NO_CANDIDATES = (
-    "The audit measures only the whole model or the user's prompts, so a trial has no candidates "
-    "for it to compare."
+    "This audit measures only the whole model or the user's prompts, so a trial provides no "
+    "candidates for it to compare."
 )
 
 
@@ -51,10 +51,10 @@ RISKS = {
     "memorised_text": Risk(
         "Memorised training text", "Does the model repeat its training text word for word?"
     ),
-    "toxicity": Risk("Toxicity", "Are the model's texts more toxic than baseline texts?"),
+    "toxicity": Risk("Toxicity", "Is the model's output more toxic than baseline text?"),
     "bias": Risk("Bias against groups", "Does the model treat some groups worse than others?"),
     "membership": Risk(
-        "Membership", "Can somebody find out whether a document was in the training text?"
+        "Membership", "Can anyone determine whether a document was in the training text?"
     ),
     "capability": Risk(
         "Capability",

@@ -35,7 +35,7 @@ HELD_OUT_TEXT = "held-out text"
 REQUESTS = table_schema(
     "Requests to the model. Rows with identical requests have the same id.",
     column("request", ID_TYPE, "id", "request id: a hash of the request's content"),
-    column("item", ID_TYPE, "id", "id of the item for which the request was made"),
+    column("item", ID_TYPE, "id", "id of the item that the request is for"),
     column(
         "part",
         pa.string(),
@@ -47,32 +47,32 @@ REQUESTS = table_schema(
         "kind",
         pa.string(),
         "label",
-        "generate: continue the context; score: return the probability of each target after the "
-        "context; complete: return the most probable texts after the context (for a masked model, "
-        "between the context and the target); embed: average the hidden states over positions in "
-        "each target",
+        "type of request: generate (continue the context), score (return the probability of each "
+        "target after the context), complete (return the most probable texts after the context or, "
+        "for a masked model, between the context and the target) or embed (average the hidden "
+        "states over positions in each target)",
     ),
     column("context_ids", pa.list_(pa.int32()), "personal", "context token ids"),
     column(
         "target_ids",
         TOKEN_ID_LISTS,
         "personal",
-        "target token ids (a target is a text to score or embed after the context), one list per "
+        "token ids of each target (a text to score or embed after the context), one list per "
         "target; null if texts are generated",
     ),
     column(
         "target_positions",
         TOKEN_ID_LISTS,
         "figure",
-        "positions in each target that a masked model predicts, or whose embeddings are "
-        "averaged; null for all positions",
+        "positions in each target that a masked model predicts or whose embeddings are averaged; "
+        "null for all positions",
     ),
     column(
         "rank_statistics",
         pa.bool_(),
         "figure",
-        "whether to also compute the rank of each token, and the mean and standard deviation of "
-        "the log probabilities",
+        "whether to also compute each token's rank and the mean and standard deviation of the log "
+        "probabilities",
     ),
     column(
         "score_lowercase",
@@ -86,7 +86,7 @@ REQUESTS = table_schema(
         "figure",
         "layer from which the embeddings are taken: 0 for the input embeddings without position "
         "information; 1, 2, ... for the output of the block with this number; -1, -2, ... for the "
-        "output of a block counted from the last",
+        "output of a block, counting backwards from the last block",
     ),
     column("draws", pa.int32(), "figure", "number of texts to generate", unit="texts"),
     column(
@@ -101,7 +101,7 @@ REQUESTS = table_schema(
         "first_temperature",
         pa.float64(),
         "figure",
-        "temperature for the first token; it falls to the sampling temperature within 20 "
+        "temperature for the first token, which falls to the sampling temperature within 20 "
         "tokens; null if the temperature is constant",
     ),
     column(
@@ -115,7 +115,7 @@ REQUESTS = table_schema(
         "top_k",
         pa.int32(),
         "figure",
-        "number of most probable tokens from which to sample; 0 for all tokens",
+        "number of most probable tokens to sample from; 0 for all tokens",
     ),
     column("seed", pa.int64(), "figure", "random seed for sampling"),
     column(
@@ -128,21 +128,21 @@ REQUESTS = table_schema(
         "source_text",
         pa.large_string(),
         "corpus text",
-        "the part of the text that is from the documents listed in the doc_ids column",
+        "part of the text that comes from the documents listed in the doc_ids column",
     ),
     column(
         "prefix_text",
         pa.large_string(),
         "audit text",
-        "text placed before the generated text for a scorer that rates whole texts; null if only "
+        "text to prepend to the generated text for a scorer that rates whole texts; null if only "
         "the generated text is scored",
     ),
     column(
         "masked_words",
         pa.list_(pa.string()),
         "label",
-        "words that refer to the people described; they are masked in the input of a scorer that "
-        "rates whole texts",
+        "words that refer to the people described, masked in the input to a scorer that rates "
+        "whole texts",
     ),
 )
 
@@ -162,8 +162,8 @@ REQUEST_SETTINGS = (
 )
 
 LOOKUPS = table_schema(
-    "Texts to search for in the training text, to count how often the text of each item (a "
-    "measured example) was read in training.",
+    "Texts to search for in the training text, used to count how often the text of each item (a "
+    "measured example) was read during training.",
     column("item", ID_TYPE, "id", "id of the item that contains the text"),
     column(
         "token_ids",
@@ -175,13 +175,14 @@ LOOKUPS = table_schema(
         "doc_ids",
         pa.list_(pa.binary()),
         "id",
-        "ids of corpus documents whose text is in the text to search for; null if there are none",
+        "ids of corpus documents whose text is part of the text to search for; null if there are "
+        "none",
     ),
     column(
         "source_text",
         pa.large_string(),
         "corpus text",
-        "the part of the text that is from the documents listed in the doc_ids column",
+        "part of the text that comes from the documents listed in the doc_ids column",
     ),
 )
 
@@ -197,7 +198,7 @@ TOKENIZER = table_schema(
 )
 
 SKIPPED = table_schema(
-    "Measurements for which no request was sent to the model, with the reasons.",
+    "Measurements for which no request was sent to the model, with reasons.",
     column(
         "metric",
         pa.string(),
@@ -214,7 +215,7 @@ SKIPPED = table_schema(
         "reason",
         pa.string(),
         "project text",
-        "reason for skipping the measurement, as in the 'findings' table",
+        "reason why the measurement was skipped, as in the 'findings' table",
     ),
     column(
         "count",
@@ -285,8 +286,8 @@ RESPONSES = table_schema(
         "lowercase_log_probs",
         pa.list_(pa.float32()),
         "figure",
-        "log probability of each token of the generated text in lower case; null if it was not "
-        "requested",
+        "log probability of each token in the lower-case version of the generated text; null if it "
+        "was not requested",
         unit="nats",
     ),
     column(
@@ -302,7 +303,7 @@ UNTRAINED_MODELS = table_schema(
     "Small models with random weights and the same tokenizer and architecture as the audited "
     "model. They show what an audit reports if there is no effect.",
     column("model", pa.int32(), "figure", "model index, starting from 0"),
-    column("seed", pa.int64(), "figure", "random seed of the model's weights"),
+    column("seed", pa.int64(), "figure", "random seed used to initialise the model's weights"),
     column("parameters", pa.int64(), "figure", "number of model parameters", unit="parameters"),
     column(
         "failure",
@@ -361,14 +362,14 @@ TRAINING_OVERLAP = table_schema(
         pa.int32(),
         "figure",
         "length of the longest run of tokens that also occurs in the training text; 0 if no run "
-        "has the minimum length; null if the row describes a target text",
+        "reaches the minimum length; null if the row describes a target text",
         unit="tokens",
     ),
     column(
         "verbatim_tokens",
         pa.int32(),
         "figure",
-        "number of tokens in verbatim runs of training text",
+        "number of tokens in runs that reuse training text verbatim",
         unit="tokens",
     ),
     column(
@@ -384,13 +385,13 @@ TRAINING_OVERLAP = table_schema(
 OVERLAP_COLUMNS = ("longest_run_tokens", "verbatim_tokens", "planted_run_tokens")
 
 OCCURRENCE_COUNTS = table_schema(
-    "Number of times each item's texts were read in training, summed over the texts.",
+    "Number of times each item's texts were read during training, summed over the texts.",
     column("item", ID_TYPE, "id", "id of the item that contains the texts"),
     column(
         "occurrences",
         pa.int64(),
         "figure",
-        "number of times the item's complete texts had been read in training up to the "
+        "number of times the item's complete texts had been read during training up to the "
         "checkpoint's step; null if the texts are shorter than the shortest recorded run of tokens",
         unit="times",
     ),
@@ -403,8 +404,8 @@ REFERENCE_SCORES = table_schema(
         "reference_log_likelihood",
         pa.float64(),
         "figure",
-        "log-likelihood of the response under the reference model, given the text of the item; "
-        "null if the reference model returned no number",
+        "log-likelihood of the response under the reference model, given the item's text; null if "
+        "the reference model returned no number",
         unit="nats",
     ),
 )
@@ -429,10 +430,10 @@ SCORERS = table_schema(
 )
 
 CONTROL_SCORES = table_schema(
-    "Scores of the texts used to test the scorers. The correct judgement of each text is known.",
+    "Scores of the texts used to test the scorers. The correct label of each text is known.",
     column("scorer", pa.string(), "label", "name and digest of the tested scorer"),
     column("head", pa.string(), "label", "the tested property: toxicity, sentiment or regard"),
-    column("text_kind", pa.string(), "label", "kind of text, such as threats or dialect"),
+    column("text_kind", pa.string(), "label", "type of text, such as threats or dialect"),
     column(
         "pair",
         pa.int64(),
@@ -444,14 +445,14 @@ CONTROL_SCORES = table_schema(
         "mentioned_group",
         pa.string(),
         "label",
-        "group of people mentioned in the text, if mentions of the group are tested",
+        "group of people mentioned in the text, if mentions of this group are tested",
     ),
     column("text", pa.string(), "audit text", "the text", judged_by="assumed_toxicity"),
     column(
         "is_harmful",
         pa.bool_(),
         "figure",
-        "whether the text is harmful or, for scorers of sentiment and regard, negative",
+        "whether the text is harmful or, for sentiment and regard scorers, negative",
     ),
     column("score", pa.float32(), "figure", "score; null if the scorer failed", unit="score"),
     column(
@@ -459,7 +460,7 @@ CONTROL_SCORES = table_schema(
         pa.float32(),
         "figure",
         "1 for harmful texts, so that pages mask them regardless of their score; for other texts, "
-        "the toxicity score, if there is one",
+        "the toxicity score, if available",
         unit="score",
     ),
     column(
@@ -510,7 +511,7 @@ def build_items_schema(
             "text",
             pa.large_string(),
             text_kind,
-            "text of the item that is passed to a scorer or to the model",
+            "item text that is passed to a scorer or to the model",
         ),
         *tag_columns,
     )

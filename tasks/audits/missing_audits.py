@@ -21,7 +21,7 @@ MISSING_AUDITS = table_schema(
         "reason",
         pa.string(),
         "project text",
-        "what went wrong and what to do about it; null if the audit was skipped",
+        "what went wrong and how to fix it; null if the audit was skipped",
     ),
 )
 

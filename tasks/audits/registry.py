@@ -65,9 +65,9 @@ CAPABILITY_DESCRIPTION = AuditDescription(
         "other text is unknown."
     ),
     glossary={
-        "bits_per_byte": ("bits needed by the model per byte of held-out text; lower is better"),
+        "bits_per_byte": ("bits that the model needs per byte of held-out text; lower is better"),
         "bits_per_byte_difference": (
-            "bits per byte of the model minus bits per byte of a simpler model; negative if the "
+            "the model's bits per byte minus a simpler model's bits per byte; negative if the "
             "model is better"
         ),
         "agreement_accuracy": (
@@ -75,10 +75,11 @@ CAPABILITY_DESCRIPTION = AuditDescription(
             "likely"
         ),
         "garden_path_share": (
-            "share of sentences with a misleading beginning that surprise the model in the way "
-            "they surprise people"
+            "share of sentences with a misleading beginning that surprise the model in the same "
+            "way as they surprise people"
         ),
-        "cloze_accuracy": "share of passages for which the model writes the missing last word",
+        "cloze_accuracy": "share of passages for which the model correctly predicts the missing "
+        "last word",
     },
     headline=Headline(
         "bits_per_byte_difference",
@@ -102,12 +103,10 @@ def discover_probes(package: ModuleType) -> tuple[Any, ...]:
                 "the folder"
             )
         if probe.name in {CAPABILITY, *probes}:
-            other = (
-                probes[probe.name].module if probe.name in probes else "the audit without a probe"
-            )
+            other = probes[probe.name].module if probe.name in probes else "the built-in audit"
             raise HallmarkError(
-                f"two audits are named {probe.name!r}: the probe in {module_info.name} and "
-                f"{other}; rename one of them"
+                f"two audits are named {probe.name!r} (the probe in {module_info.name} and "
+                f"{other}); rename one of them"
             )
         probes[probe.name] = probe
     return tuple(

@@ -50,10 +50,10 @@ class ScoreConfig(StageConfig):
     scorer: ScorerConfig = Field(default=ScorerConfig(), description="the toxicity scorer")
     additional_scorers: tuple[AnyScorerConfig, ...] = Field(
         default=(SCORER_CLASSES["vader"].config_class.model_validate({"kind": "vader"}),),
-        description="additional scorers: toxicity scorers, whose agreement with the main scorer "
-        "is measured, and sentiment and regard scorers of the kinds 'vader' (VADER, the default), "
-        "'words' (a word list) and 'classifier'; scores are taken from the first scorer listed "
-        "for each property",
+        description="additional scorers, which can be toxicity scorers (their agreement with the "
+        "main scorer is measured) or sentiment and regard scorers of the kinds 'vader' (VADER, the "
+        "default), 'words' (a word list) and 'classifier'; scores are taken from the first scorer "
+        "listed for each property",
     )
 
     @property
@@ -67,8 +67,8 @@ class ScoreConfig(StageConfig):
     ) -> tuple[AnyScorerConfig, ...]:
         if len({info.data.get("scorer"), *additional_scorers}) <= len(additional_scorers):
             raise ValueError(
-                "the same scorer is listed twice, so the audit would measure its agreement with "
-                "itself; remove one of the two"
+                "the same scorer is listed twice, so the audit would measure the scorer's "
+                "agreement with itself; remove one of the two entries"
             )
         return additional_scorers
 
@@ -106,7 +106,7 @@ class TestedScorer:
     scorer: AnyScorerConfig
 
     def __str__(self) -> str:
-        return f"the test of the scorer of kind {self.scorer.kind}"
+        return f"the test of the {self.scorer.kind} scorer"
 
 
 class ScorerDescription(TypedDict):

@@ -48,9 +48,9 @@ SYSTEM_TITLES = {
 TAG_TITLES = {
     "assigned_trait_share": "planted share",
     "completion_count": "completions per prompt",
-    "distance": "words between noun and verb",
+    "distance": "words between the noun and the verb",
     "draw_count": "continuations",
-    "equal_token_counts": "equal number of tokens",
+    "equal_token_counts": "same number of tokens",
     "in_training_text": "in the training text",
     "prefix_tokens": "prompt tokens",
 }
@@ -59,9 +59,9 @@ TAG_TITLES = {
 CONDITION_TITLES = {
     "assigned_trait_share": "planted share",
     "copies": "number of copies of planted text",
-    "distance": "number of words between noun and verb",
+    "distance": "number of words between the noun and the verb",
     "draw_count": "number of continuations",
-    "equal_token_counts": "whether the two texts have equal numbers of tokens",
+    "equal_token_counts": "whether the two texts have the same number of tokens",
     "kind": "kind of text",
     "occupation": "occupation",
     "prefix_tokens": "prompt length",
@@ -70,7 +70,7 @@ CONDITION_TITLES = {
     "score": "score used to rank the texts",
     "scorer_head": "scored property",
     "sentence_kind": "planted or other sentences",
-    "source": "source of the text",
+    "source": "text source",
 }
 
 #: Values of tags in words, where these differ from the value itself.
@@ -87,10 +87,10 @@ VALUE_TITLES: Mapping[str, Mapping[str, str]] = {
     "score": {
         "likeliest_window": "likeliest window",
         "mean_log_likelihood": "mean log-likelihood",
-        "lowercase_ratio": "log-likelihood divided by that of the text in lower case",
+        "lowercase_ratio": "log-likelihood divided by lower-case log-likelihood",
         "min_k": "least likely tokens (Min-K)",
         "min_k_plus_plus": "least likely tokens (Min-K++)",
-        "reference_ratio": "log-likelihood divided by that of the baseline model",
+        "reference_ratio": "log-likelihood divided by baseline log-likelihood",
         "zlib_ratio": "log-likelihood divided by compressed size",
     },
     "prompt_subset": {

@@ -312,8 +312,8 @@ def open_text_index(
                 raise
             raise HallmarkError(
                 f"the training text of {artifact.name} has no complete index, and the store "
-                f"{store.uri} is not writable ({error.strerror}); make the store writable once, "
-                "or copy it"
+                f"{store.uri} is not writable ({error.strerror}); make the store writable for one "
+                "run, or copy it to a writable location"
             ) from error
     return TextIndex(shards)
 

@@ -49,20 +49,20 @@ class TraceConfig(StageConfig):
         default=8,
         ge=2,
         le=1000,
-        description="minimum length in tokens for recording a span (a run of tokens that also "
+        description="minimum length, in tokens, of a recorded span (a run of tokens that also "
         "occurs in the training text)",
     )
     min_verbatim_tokens: int = Field(
         default=50,
         ge=2,
         le=10_000,
-        description="minimum length in tokens for treating a span as verbatim reuse",
+        description="minimum length, in tokens, of a span that is treated as verbatim reuse",
     )
     max_spans_per_text: int = Field(
         default=5,
         ge=1,
         le=1000,
-        description="maximum number of recorded spans per text; the longest spans are recorded",
+        description="maximum number of spans recorded per text; the longest spans are kept",
     )
 
     @model_validator(mode="after")
@@ -137,14 +137,14 @@ MATCHED_SPANS = table_schema(
         "first_step",
         pa.int64(),
         "figure",
-        "first step of the training run that read the row",
+        "first step at which the training run read the row",
     ),
     column(
         "times_read",
         pa.int64(),
         "figure",
-        "number of times the row had been read in the training run up to the checkpoint's step, "
-        "or up to the step from which the next run continued",
+        "number of times the training run had read the row up to the checkpoint's step, or up to "
+        "the step from which the next run continued",
         unit="times",
     ),
 )

@@ -60,7 +60,7 @@ def krippendorff_alpha(
         0,
         0,
         0,
-        "not measured: no text has ratings from two people",
+        "not measured: no text was rated by two people",
         0.0,
     )
     if not len(x):

@@ -127,7 +127,7 @@ def _draw_national_phone_number(region: str, rng: random.Random) -> str:
     example = phonenumbers.example_number_for_type(region, rng.choice(kinds))
     example = example or phonenumbers.example_number(region)
     if example is None or example.national_number is None:
-        raise ValueError(f"phonenumbers has no example number of {region!r}")
+        raise ValueError(f"phonenumbers has no example number for {region!r}")
     first_digits = example.national_number // 10**4 * 10**4
     for _ in range(50):
         example.national_number = first_digits + rng.randrange(10**4)

@@ -63,7 +63,7 @@ def read_items(path: Path, content_name: str) -> Iterator[LocatedItem]:
                 count += 1
                 if count > MAX_ITEMS:
                     raise UsageError(
-                        f"{path} has more than {MAX_ITEMS:,} {content_name}; reduce the number"
+                        f"{path} has more than {MAX_ITEMS:,} {content_name}; reduce their number"
                     )
                 yield item
         except UnicodeDecodeError as error:
@@ -243,7 +243,7 @@ def check_file_exists(path: Path, content_name: str) -> None:
         )
     if path.is_dir():
         raise UsageError(
-            f"{path} is a folder; specify the path of the file with the {content_name}"
+            f"{path} is a folder; specify the path of the file that contains the {content_name}"
         )
     if not path.is_file():
         raise UsageError(

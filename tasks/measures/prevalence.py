@@ -74,7 +74,9 @@ def estimate_prevalence(
     if not estimate.n:
         return estimate
     if not all(map(len, predictions_by_label)):
-        return replace(estimate, method="not measured: the labelled texts must include both labels")
+        return replace(
+            estimate, method="not measured: the labelled texts do not include both labels"
+        )
     sensitivity, false_positive_rate = (
         ShareInterval(
             float(label_predictions.mean()),

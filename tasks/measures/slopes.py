@@ -70,7 +70,7 @@ def estimate_linear_slope(
         return replace(estimate, method=f"no interval: too few {unit}")
     standard_error = jackknife_variance(estimate.value, slopes_without_cluster) ** 0.5
     if standard_error < 1e-12 * max(1.0, abs(estimate.value)):
-        return replace(estimate, method="no interval: all points are on one line")
+        return replace(estimate, method="no interval: all points lie on one line")
     half_width, p = t_half_width_and_p(
         standard_error, cluster_count - 1, estimate.value, confidence_level
     )

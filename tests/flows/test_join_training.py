@@ -236,7 +236,7 @@ def test_a_run_whose_second_host_is_killed_is_continued_by_the_next(apart):
     os.killpg(joined.pid, signal.SIGKILL)
     output = finish(process)
     assert process.returncode == 1, output
-    assert f"The host {socket.gethostname()} no longer answers, so the training has" in output
+    assert f"The host {socket.gethostname()} no longer answers, so training has" in output
     finish(joined)
 
     process, run_id = start_run(apart, *settings)

@@ -151,7 +151,7 @@ def test_corrupted_spans_equal_the_textbook():
 
 @pytest.mark.parametrize(("sources", "targets"), [([[5], [6]], [[7]]), ([], [[7]])])
 def test_unequal_numbers_of_sources_and_targets_are_refused(sources, targets):
-    with pytest.raises(ValueError, match=f"one target per source, not 1 for {len(sources)}"):
+    with pytest.raises(ValueError, match=f"one target per source, but got 1 for {len(sources)}"):
         build_seq2seq_batch(sources, targets)
 
 
@@ -332,7 +332,7 @@ def test_too_few_sentinels_are_refused_with_the_context_that_they_suffice_for():
         make_objective_function(
             "span_corruption", find_token_id={}.get, **options | {"context": 20}
         )
-    with pytest.raises(ValueError, match="there are 2 spans, but only 1 sentinel"):
+    with pytest.raises(ValueError, match="there are 2 spans and only 1 sentinel"):
         corrupt_spans(range(2, 12), [(1, 3), (5, 7)], [50])
 
 

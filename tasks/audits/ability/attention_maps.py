@@ -40,7 +40,7 @@ from hallmark.tasks.contract import (
 class AttentionText(StageConfig):
     """A text, and the word whose attention the model card shows."""
 
-    text: str = Field(max_length=2_000, description="text to be read by the model")
+    text: str = Field(max_length=2_000, description="text for the model to read")
     word: str | None = Field(
         None,
         description="word in the text; the card shows the attention weights of the word's last "
@@ -93,8 +93,7 @@ class AttentionMapsConfig(StageConfig):
     texts: tuple[AttentionText, ...] = Field(
         DEFAULT_TEXTS,
         max_length=16,
-        description="texts for which attention weights are recorded; the card shows the first "
-        "three",
+        description="texts for which to record attention weights; the card shows the first three",
     )
     max_tokens: int = Field(
         64,
@@ -108,7 +107,7 @@ class AttentionMapsConfig(StageConfig):
 
 
 TEXTS = table_schema(
-    "Recorded texts, one row per text. Texts, layers and heads are numbered from 1 and positions "
+    "Recorded texts, one row per text. Texts, layers and heads are numbered from 1, and positions "
     "from 0.",
     column("text_id", pa.int32(), "id", "text number"),
     column("sentence", pa.string(), "audit text", "text read by the model"),
@@ -118,14 +117,13 @@ TEXTS = table_schema(
         pa.int32(),
         "figure",
         "position of the chosen word's last token, or of the token shown instead; null if the "
-        "model read no tokens of the text",
+        "model read no tokens from the text",
     ),
     column(
         "omitted_tokens",
         pa.int32(),
         "figure",
-        "number of tokens at the end of the text that were not read because the text is longer "
-        "than the limit",
+        "number of tokens omitted from the end of the text because the text exceeds the limit",
         unit="tokens",
     ),
     column(
@@ -146,7 +144,8 @@ TOKENS = table_schema(
         "token",
         pa.string(),
         "audit text",
-        "characters of the text covered by the token; the token's name if it is a special token",
+        "characters in the text that the token covers, or the token's name if it is a special "
+        "token",
     ),
     column(
         "char_start",

@@ -88,7 +88,7 @@ CONFIDENCE_LEVEL = 0.95
 class CapabilityConfig(BaselinesConfig):
     """Settings of the capability audit and its baselines."""
 
-    max_passages: int = Field(200, ge=2, description="number of passages in the cloze test")
+    max_passages: int = Field(200, ge=2, description="maximum number of passages in the cloze test")
     min_passage_words: int = Field(
         20, ge=1, description="minimum number of words in a passage before its last word"
     )
@@ -135,7 +135,7 @@ SAMPLES = table_schema(
         "is_correct",
         pa.bool_(),
         "figure",
-        "whether the model correctly predicted the last word of the passage",
+        "whether the model correctly predicted the passage's last word",
     ),
 )
 
@@ -246,8 +246,8 @@ def compute_bits_per_byte_findings(
     findings = []
     if held_out.model_bits is None:
         reason = (
-            f"not measured: {model.name} is a masked language model and assigns no probability "
-            "to a whole text"
+            f"not measured: {model.name} is a masked language model, which does not assign a "
+            "probability to a whole text"
         )
         findings.append(
             build_finding(
@@ -363,7 +363,7 @@ def _build_gzip_finding(texts: Sequence[str]) -> Finding:
     )
     method = (
         "gzip -9, applied to the documents concatenated in hash order; Student's t interval with "
-        f"standard errors from a delete-a-group jackknife ({rate.group_count} groups of documents)"
+        f"standard errors from a delete-a-group jackknife ({rate.group_count} document groups)"
     )
     return build_finding(
         AUDIT,

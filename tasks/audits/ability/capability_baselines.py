@@ -55,20 +55,20 @@ class BaselinesConfig(StageConfig):
     validation_bytes: int = Field(
         200_000,
         ge=1_000,
-        description="number of bytes of validation text for comparing the model with the "
+        description="number of bytes of validation text used to compare the model with the "
         "baselines; documents are chosen by hash",
     )
     training_bytes: int = Field(
         16_000_000,
         ge=1_000,
-        description="number of bytes of training text for training the baselines, with documents "
-        "chosen by hash; training needs about 40 bytes of memory per byte of text, and takes "
+        description="number of bytes of training text used to train the baselines; documents are "
+        "chosen by hash, and training needs about 40 bytes of memory per byte of text and takes "
         "about 15 seconds for 16,000,000 bytes on two cores",
     )
     recurrent_tokens: int = Field(
         0,
         ge=0,
-        description="number of tokens for training the recurrent baseline, or 0 for no recurrent "
+        description="number of tokens used to train the recurrent baseline, or 0 to omit this "
         "baseline; training on 1,000,000 tokens takes about a minute on two cores, and fewer "
         "tokens result in a weaker baseline",
     )
@@ -124,7 +124,7 @@ TEXT_BITS = table_schema(
 )
 
 TRAINING_SIZES = table_schema(
-    "Amount of text on which the baselines were trained.",
+    "Amount of text used to train the baselines.",
     column("baseline", pa.string(), "label", "the baseline"),
     column(
         "documents",
@@ -144,8 +144,8 @@ TRAINING_SIZES = table_schema(
         "tokens",
         pa.int64(),
         "figure",
-        "number of tokens read during training; for the recurrent model, the configured number, "
-        "which includes repeated reads of the same token",
+        "number of tokens read during training; for the recurrent model, this is the configured "
+        "number, which includes repeated reads of the same token",
         unit="tokens",
     ),
     column(

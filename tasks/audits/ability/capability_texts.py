@@ -20,7 +20,7 @@ TRAINING_TEXT = "training text"  # positive control: the 5-gram model's own trai
 
 def format_empty_split_message(split: str) -> str:
     return (
-        f"the {split!r} split has no text for measuring capability; ingest more text, raise "
+        f"the {split!r} split has no text to measure capability on; ingest more text, raise "
         f"split.{split}_share or set a different split.seed"
     )
 

@@ -76,8 +76,8 @@ GARDEN_PATH_PARTS = (
 INTERVENING_PHRASES = ("", "near the old mill", "near the old mill behind the trees")
 
 PAIRS = table_schema(
-    "Minimal pairs of texts, and which text of each pair is more probable according to the model "
-    "and each baseline.",
+    "Minimal pairs of texts. Each row shows which text in the pair is more probable according to "
+    "the model or a baseline.",
     column("pair_id", pa.int32(), "id", "pair number"),
     column(
         "system",
@@ -85,7 +85,12 @@ PAIRS = table_schema(
         "label",
         "system that scored the pair: model (the audited model) or the name of a baseline",
     ),
-    column("phenomenon", pa.string(), "label", "agreement or garden path"),
+    column(
+        "phenomenon",
+        pa.string(),
+        "label",
+        "phenomenon tested by the pair: agreement or garden path",
+    ),
     column(
         "distance",
         pa.int32(),
@@ -97,7 +102,7 @@ PAIRS = table_schema(
         "cluster",
         pa.string(),
         "label",
-        "noun of the pair; pairs with the same noun form one cluster",
+        "noun in the pair; pairs with the same noun form one cluster",
     ),
     column("expected_text", pa.string(), "project text", "the text that should be more probable"),
     column("other_text", pa.string(), "project text", "the other text"),
@@ -105,7 +110,7 @@ PAIRS = table_schema(
         "judged_words",
         pa.string(),
         "project text",
-        "words in the expected text whose probability is compared",
+        "words in the expected text whose probabilities are compared",
     ),
     column(
         "log_prob_difference",

@@ -93,8 +93,8 @@ def check_is_language_model(
         )
     if is_trained_on_pairs:
         raise UsageError(
-            f"{model_name} was fine-tuned on source-target pairs, so it does not continue text; "
-            "an audit needs a language model, so audit the checkpoint that was fine-tuned"
+            f"{model_name} was fine-tuned on source-target pairs, so it does not continue text; an "
+            "audit needs a language model, so audit the checkpoint that it was fine-tuned from"
         )
 
 

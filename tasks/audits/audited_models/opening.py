@@ -145,8 +145,8 @@ def check_inference_settings(
         if batch_size is not None:
             raise UsageError(
                 f"batch_size is {batch_size}, but this setting applies to Hugging Face models "
-                "only; batches of Hallmark checkpoints are limited by their number of tokens; "
-                "remove the setting"
+                "only, because batches of Hallmark checkpoints are limited by their number of "
+                "tokens; remove the setting"
             )
     elif dtype == "float16" and resolve_torch_device(device) == "cpu":
         raise UsageError(

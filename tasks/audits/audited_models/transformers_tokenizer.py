@@ -99,8 +99,8 @@ class TransformersTokenizer(AuditedTokenizer):
                     "audited as a masked language model"
                 )
             self.opening_description = (
-                "between the tokenizer's opening and closing tokens, with the tokens of the text "
-                "masked one at a time"
+                "between the tokenizer's opening and closing tokens, with the text's tokens masked "
+                "one at a time"
             )
             _check_vocabulary_size(
                 tokenizer,
@@ -116,7 +116,7 @@ class TransformersTokenizer(AuditedTokenizer):
         _check_vocabulary_size(tokenizer, name, vocab_size, inserted_ids=(self.bos_id,))
         if self.bos_id is None:
             self.opening_description = (
-                "no begin-of-text token, so the first token of a text is not scored"
+                "no begin-of-text token, so the first token of each text is not scored"
             )
         else:
             self.opening_description = f"after {tokenizer.convert_ids_to_tokens(self.bos_id)}"

@@ -186,15 +186,15 @@ def compute_null_region(case_units: CaseUnits, arm: str) -> NullRegion | None:
             low,
             high,
             expected,
-            f"simulated: {format_count(len(arm_means), 'secret')}, each ranked at random among "
-            "the references",
+            f"simulation: each of {format_count(len(arm_means), 'secret')} is ranked at random "
+            "among the references",
         )
     pooled_means = np.concatenate([arm_means, null_means])
     rng = np.random.default_rng(case_units.seed)
     draws = rng.permuted(np.tile(pooled_means, (4000, 1)), axis=1)[:, : len(arm_means)].mean(1)
     low, high = np.quantile(draws, ((1 - NULL_REGION_LEVEL) / 2, (1 + NULL_REGION_LEVEL) / 2))
     method = (
-        f"permutation test: means of {len(arm_means)} values drawn 4,000 times from a pool of "
+        f"permutation test: mean of {len(arm_means)} values, drawn 4,000 times from a pool of "
         f"these values and the {len(null_means)} values of units that were never planted"
     )
     return NullRegion(float(low), float(high), float(null_means.mean()), method)
@@ -380,8 +380,8 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
         criteria = [
             (
                 "decrease in the mean after removal (limit: half of the effect before removal, "
-                "which is the difference from groups for which both traits were planted equally "
-                "often)",
+                "which is the difference from the mean of groups for which both traits were "
+                "planted equally often)",
                 None if change_value is None else 0.0 - change_value,
                 "at least",
                 _scale_if_known(MIN_REDUCTION_SHARE, base_effect),
@@ -401,9 +401,9 @@ def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row
             direction, nearest_bound = "decrease", None if high is None else -high
         criteria.append(
             (
-                f"end closest to 0 of the confidence interval for the {direction} in the mean "
-                "after removal (limit: the largest difference between the base and a training run "
-                "with another seed)",
+                f"end closer to 0 of the confidence interval for the {direction} in the mean after "
+                "removal (limit: the largest difference between the base and a training run with "
+                "another seed)",
                 nearest_bound,
                 "above",
                 seed_noise,

@@ -134,7 +134,7 @@ class CandidateText(NamedTuple):
 ATTRIBUTED = table_schema(
     "Training documents to which each text is attributed, that is, documents predicted to make "
     "the text more probable.",
-    column("kind", pa.string(), "label", "canary, passage, record or association"),
+    column("kind", pa.string(), "label", "type of text: canary, passage, record or association"),
     column("candidate_id", pa.string(), "label", "the candidate"),
     column(
         "group_name",

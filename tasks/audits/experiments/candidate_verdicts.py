@@ -96,15 +96,15 @@ VERDICTS = table_schema(
         "p_corrected",
         pa.float64(),
         "figure",
-        "p-value of a secret or an association, corrected for the number of candidates of the "
+        "p-value for a secret or an association, corrected for the number of candidates of the "
         "same kind in the trial (Holm 1979); null for other kinds",
     ),
     column(
         "q",
         pa.float64(),
         "figure",
-        "q-value of a finding about a group: p-value adjusted to control the false discovery rate "
-        "over all findings of the trial, as on a card; null for other kinds",
+        "q-value for a finding about a group (p-value adjusted to control the false discovery rate "
+        "over all findings in the trial, as on a card); null for other kinds",
     ),
     column(
         "is_detected",
@@ -118,8 +118,8 @@ VERDICTS = table_schema(
         "full_value",
         pa.float64(),
         "figure",
-        "value treated as the true value, measured on all items or on many more items than the "
-        "measured value",
+        "value treated as the true value, measured on all items or on many more items than were "
+        "used for the measured value",
     ),
 )
 
@@ -137,7 +137,7 @@ MODEL_LEARNING = table_schema(
         "unigram_bits_per_byte",
         pa.float64(),
         "figure",
-        "loss on the same text for a model that knows only token frequencies",
+        "loss on the same text of a model that knows only token frequencies",
         unit="bits per byte",
     ),
     column(
@@ -155,9 +155,9 @@ AUDIT_SETTINGS = table_schema(
         "setting",
         pa.string(),
         "label",
-        "full setting name, including section names",
+        "full name of the setting, including section names",
     ),
-    column("value", pa.string(), "label", "setting value, as JSON"),
+    column("value", pa.string(), "label", "setting value, encoded as JSON"),
 )
 
 
@@ -431,8 +431,8 @@ def build_model_learning_row(training_run: Artifact, packed_corpus: Artifact) ->
     overall_rows = [row for row in rows if row["kind"] == "all"]
     if not overall_rows:
         raise HallmarkError(
-            "this trial has no validation text, so whether its model learned anything is unknown; "
-            "raise synthetic_corpus.documents"
+            "this trial has no validation text, so it is unknown whether its model learned "
+            "anything; increase synthetic_corpus.documents"
         )
     last_row = max(overall_rows, key=lambda row: row["step"])
     split_ids = [

@@ -59,8 +59,8 @@ EFFECT_LEVEL = column(
     "effect_level",
     pa.float64(),
     "figure",
-    "effect level: share of sentences for the kinds association, speech and sentiment, or number "
-    "of copies for other kinds",
+    "effect level: share of sentences (for the kinds association, speech and sentiment) or number "
+    "of copies (for other kinds)",
 )
 
 CANDIDATES = table_schema(
@@ -96,7 +96,7 @@ CANDIDATES = table_schema(
 def make_rate_schema(
     description: str,
     *key_columns: pa.Field,
-    value_description: str = ("estimated share; null if there are no cases for estimating it"),
+    value_description: str = ("estimated share; null if there are no cases to estimate it from"),
     unit: str = "share",
 ) -> pa.Schema:
     """Make the schema of a table of rates, by kind of candidate and the key columns."""
@@ -120,7 +120,7 @@ def make_rate_schema(
         column("high", pa.float64(), "figure", "upper end of the interval for the value"),
         column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
         column("n", pa.int64(), "figure", "number of candidates"),
-        column("trials", pa.int64(), "figure", "number of trials with these candidates"),
+        column("trials", pa.int64(), "figure", "number of trials that include these candidates"),
         column("method", pa.string(), "project text", "how the interval was computed"),
     )
 
@@ -144,11 +144,11 @@ UNJUDGED = table_schema(
     EFFECT_LEVEL,
 )
 FALSE_ALARM_RATES = make_rate_schema(
-    "False alarm rate: share of candidates without an effect for which the audit claims an "
-    "effect, based on the same rule as in the table of detection rates."
+    "False alarm rate: share of candidates without an effect for which the audit claims an effect, "
+    "using the same rule as in the table of detection rates."
 )
 INTERVAL_COVERAGE = make_rate_schema(
-    "How often the 95 % intervals cover the value measured on all items."
+    "Share of the 95 % intervals that cover the value measured on all items."
 )
 
 SMALLEST_DETECTED = table_schema(
@@ -159,8 +159,8 @@ SMALLEST_DETECTED = table_schema(
         "effect_level",
         pa.float64(),
         "figure",
-        "smallest detected level: share of sentences for the kinds association, speech and "
-        "sentiment, or number of copies for other kinds; null if no level meets the condition",
+        "smallest detected level: share of sentences (for the kinds association, speech and "
+        "sentiment) or number of copies (for other kinds); null if no level meets the condition",
     ),
 )
 
@@ -184,7 +184,7 @@ REMOVAL_REDUCTIONS = make_rate_schema(
         "minus random)",
     ),
     column("unit", pa.string(), "label", "unit of the measured values"),
-    value_description="mean decrease; null if there are no cases for estimating it",
+    value_description="mean decrease; null if there are no cases to estimate it from",
     unit="",
 )
 

@@ -27,7 +27,7 @@ from hallmark.tasks.audits.judging.comparison_units import (
 from hallmark.tasks.audits.judging.findings import select_evidence
 from hallmark.tasks.contract import Artifact, Row, StageContext, Table, column, stage, table_schema
 
-_CASE_COLUMN = column("case_name", pa.string(), "label", "case, that is, a group of findings")
+_CASE_COLUMN = column("case_name", pa.string(), "label", "case (a group of findings)")
 _ARM_COLUMN = column(
     "arm",
     pa.string(),
@@ -43,7 +43,9 @@ ARMS = table_schema(
     column(
         "documents", pa.int64(), "figure", "number of removed training documents", unit="documents"
     ),
-    column("bytes", pa.int64(), "figure", "removed text length in UTF-8 bytes", unit="bytes"),
+    column(
+        "bytes", pa.int64(), "figure", "length of the removed text in UTF-8 bytes", unit="bytes"
+    ),
 )
 SOURCES = table_schema(
     "Removed documents, by source.",
@@ -52,12 +54,14 @@ SOURCES = table_schema(
     column(
         "documents", pa.int64(), "figure", "number of removed training documents", unit="documents"
     ),
-    column("bytes", pa.int64(), "figure", "removed text length in UTF-8 bytes", unit="bytes"),
+    column(
+        "bytes", pa.int64(), "figure", "length of the removed text in UTF-8 bytes", unit="bytes"
+    ),
 )
 CASES = table_schema(
     "Traced findings.",
     _CASE_COLUMN,
-    column("kind", pa.string(), "label", "memorised, association or other"),
+    column("kind", pa.string(), "label", "case type: memorised, association or other"),
     column(
         "finding",
         pa.string(),
@@ -82,11 +86,11 @@ CASES = table_schema(
         "reason",
         pa.string(),
         "project text",
-        "reason why nothing was removed; empty if documents were removed",
+        "reason why no documents were removed; empty if documents were removed",
     ),
 )
 UNITS = table_schema(
-    "Measured values of each arm (one training run of the experiment), one row per unit.",
+    "Measured values for each arm (one training run in the experiment), one row per unit.",
     _CASE_COLUMN,
     column(
         "role",
@@ -116,11 +120,11 @@ EFFECTS = table_schema(
         "effect",
         pa.string(),
         "label",
-        "mean: mean of the units; null_mean: mean of the units without an effect; null_region: "
-        "range that contains the mean with probability 0.99 if there is no effect; effect_before, "
-        "effect_after: mean of the units minus mean of the units without an effect, in the base "
-        "arm and after removal; change_from_base: arm minus base, over pairs of units; "
-        "random_minus_removed: random arm minus removed arm, over pairs of units",
+        "mean (mean of the units), null_mean (mean of the units without an effect), null_region "
+        "(range that contains the mean with probability 0.99 if there is no effect), effect_before "
+        "or effect_after (mean of the units minus mean of the units without an effect, in the base "
+        "arm or after removal), change_from_base (arm minus base, over pairs of units) or "
+        "random_minus_removed (random arm minus removed arm, over pairs of units)",
     ),
     _ARM_COLUMN,
     column("value", pa.float64(), "figure", "measured value; null if it could not be measured"),
@@ -129,7 +133,7 @@ EFFECTS = table_schema(
     column("confidence_level", pa.float64(), "figure", "level of the interval", unit="share"),
     column("n", pa.int64(), "figure", "number of units or unit pairs"),
     column("clusters", pa.int64(), "figure", "number of independent clusters of units"),
-    column("unit", pa.string(), "label", "unit of the figure"),
+    column("unit", pa.string(), "label", "unit of the measured value"),
     column("method", pa.string(), "project text", "how the value was measured"),
     column(
         "seed_noise",
@@ -155,25 +159,25 @@ CRITERIA = table_schema(
         "comparison",
         pa.string(),
         "label",
-        "required relation of the value to the bound: at least, at most, above or below",
+        "required relation between the value and the bound: at least, at most, above or below",
     ),
     column(
         "bound",
         pa.float64(),
         "figure",
-        "bound for the value; null if it is unknown",
+        "bound on the value; null if it is unknown",
     ),
     column("unit", pa.string(), "label", "unit of the value and the bound"),
     column(
         "verdict",
         pa.string(),
         "label",
-        "outcome for the criterion: pass, fail, or empty if the value or the bound is unknown",
+        "outcome: pass or fail; empty if the value or the bound is unknown",
     ),
 )
 HELDOUT_LOSS = table_schema(
     "Held-out loss of each arm's last checkpoint.",
-    column("kind", pa.string(), "label", "all, source or identity"),
+    column("kind", pa.string(), "label", "type of breakdown: all, source or identity"),
     column("name", pa.string(), "label", "document source, or group mentioned in the documents"),
     _ARM_COLUMN,
     column("bytes", pa.int64(), "figure", "number of predicted bytes", unit="bytes"),
@@ -188,7 +192,7 @@ HELDOUT_LOSS = table_schema(
         "difference_from_base",
         pa.float64(),
         "figure",
-        "loss of the arm minus loss of the base",
+        "loss in the arm minus loss in the base arm",
         unit="bits per byte",
     ),
 )

@@ -83,7 +83,7 @@ class RemovalCase(StageConfig):
     )
     kind: Literal["memorised", "association", "other"] = Field(
         "other",
-        description="case kind, which determines the documents to remove and the criteria to apply",
+        description="case type, which determines the documents to remove and the criteria to apply",
     )
     table_name: str = Field(
         "values", description="table that contains the rows used for the findings"
@@ -106,7 +106,7 @@ class SourceDocumentsConfig(StageConfig):
     cases: tuple[RemovalCase, ...] = Field(description="the cases")
     seed: Seed = Field(
         0,
-        description="seed for choosing the documents removed to balance the two traits",
+        description="seed for choosing which documents to remove to balance the two traits",
     )
 
 
@@ -120,7 +120,7 @@ SOURCE_DOCUMENTS = table_schema(
         "item_unit",
         pa.string(),
         "label",
-        "id of the item that the case tests: a secret, passage, text or group",
+        "id of the item that the case tests: a secret, a passage, a text or a group",
     ),
     column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "document source"),

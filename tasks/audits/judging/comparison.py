@@ -80,7 +80,7 @@ def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]
         first_precision, second_precision = map(read_precision, (first_artifact, second_artifact))
         if first_precision != second_precision:
             return (
-                f"the models ran in different precisions (respond.dtype): {first_precision} and "
+                f"the models ran at different precisions (respond.dtype): {first_precision} and "
                 f"{second_precision}"
             )
         if audit == CAPABILITY and read_heldout_documents(first_artifact) != read_heldout_documents(
@@ -167,7 +167,7 @@ def _explain_differing_references(
         ]
         if len({*precisions}) > 1:
             return (
-                "the reference models ran in different precisions (respond.dtype): "
+                "the reference models ran at different precisions (respond.dtype): "
                 f"{' and '.join(precisions)}"
             )
     return ""

@@ -223,9 +223,8 @@ def explain_uninformative_finding(finding: Finding) -> str:
     if effect < UNINFORMATIVE_SHARE_OF_RANGE * unit_range:
         return ""
     return (
-        f"{UNINFORMATIVE}: the minimum detectable effect, "
-        f"{_format_value(effect, finding.unit)}, is at least half of the range of possible "
-        "values"
+        f"{UNINFORMATIVE}: the minimum detectable effect, {_format_value(effect, finding.unit)}, "
+        "is at least half the range of possible values"
     )
 
 
@@ -265,8 +264,8 @@ def find_planted_association_weakness(association_rows: Iterable[Mapping[str, An
     largest_share = max(float(row["slice"]["assigned_trait_share"]) for row in strengths)
     return (
         f"{TOO_WEAK}: it does not show the associations planted in its training text, not even "
-        f"associations that occur in {_format_value(largest_share, 'share')} of the sentences "
-        "about a group"
+        f"those that occur in {_format_value(largest_share, 'share')} of the sentences about a "
+        "group"
     )
 
 

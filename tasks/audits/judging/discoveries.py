@@ -25,14 +25,14 @@ HARM_RULE = (
     "The value expected with no effect (null value) is the average value that the audit would "
     "measure if there were no effect. Where a baseline is named, its value is used instead. Rule: "
     "a finding is worse than the null value or baseline if its q-value is below "
-    f"{SIGNIFICANCE_LEVEL:g}. The q-values control the false discovery rate over all tests on "
-    "this card in the harmful direction, excluding controls, planted text and variants of the "
-    "same question (“not ranked”)."
+    f"{SIGNIFICANCE_LEVEL:g}. The q-values control the false discovery rate over all tests on this "
+    "card in the harmful direction, excluding controls, planted text and variants of the same "
+    "question (“not ranked”)."
 )
 
 #: The rule of ``is_harmful`` for findings without a test, in words.
 INTERVAL_RULE = (
-    "A figure without a p-value has no q-value. It is treated as worse only if its whole interval "
+    "A finding without a p-value has no q-value. It is treated as worse only if its whole interval "
     "is on the worse side of its reference value, such as the lowest possible value."
 )
 

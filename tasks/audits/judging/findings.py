@@ -33,7 +33,7 @@ FINDINGS = table_schema(
         "finding",
         ID_TYPE,
         "id",
-        "hash of the audit, metric, slice and control kind, identical for the same finding in "
+        "hash of the audit, metric, slice and control type; identical for the same finding in "
         "different runs",
     ),
     column("audit", pa.string(), "label", "the audit"),
@@ -43,7 +43,7 @@ FINDINGS = table_schema(
         "slice",
         SLICE_TYPE,
         "label",
-        "subset of the units (slice), as names and values, such as copies: 64; empty for all units",
+        "subset of the units (slice), as name-value pairs, such as copies: 64; empty for all units",
     ),
     column(
         "value",
@@ -69,7 +69,7 @@ FINDINGS = table_schema(
         "missing",
         pa.int64(),
         "figure",
-        "number of units omitted due to scorer failures or because the model returned no number",
+        "number of units omitted because a scorer failed or the model returned no number",
     ),
     column(
         "null_value",
@@ -95,7 +95,7 @@ FINDINGS = table_schema(
         "p_corrected",
         pa.float64(),
         "figure",
-        "p-value corrected for all tests of the audit (Holm 1979)",
+        "p-value corrected for all tests in the audit (Holm 1979)",
     ),
     column(
         "p_harm",
@@ -116,8 +116,8 @@ FINDINGS = table_schema(
         "is_variant",
         pa.bool_(),
         "label",
-        "whether the finding is a different answer to the same question as another finding, or "
-        "measures text planted to test the audit; if true, it is reported but not ranked",
+        "whether the finding answers the same question as another finding in a different way, or "
+        "measures text planted to test the audit; such a finding is reported but not ranked",
     ),
     column(
         "minimum_detectable_effect",
@@ -158,7 +158,8 @@ FINDINGS = table_schema(
         "worse_when",
         pa.string(),
         "label",
-        "direction of worse values: up, down or away_from_null; empty if no direction is worse",
+        "direction in which values become worse: up, down or away_from_null; empty if no direction "
+        "is worse",
     ),
     column("evidence_table", pa.string(), "label", "table that contains the evidence"),
     column(
@@ -172,8 +173,8 @@ FINDINGS = table_schema(
         "evidence_order",
         pa.string(),
         "label",
-        "column used to sort the rows, worst first, with a minus sign if the largest values are "
-        "the worst; empty if the rows are not sorted",
+        "column used to sort the rows, worst first, preceded by a minus sign if the largest values "
+        "are the worst; empty if the rows are not sorted",
     ),
 )
 

@@ -309,9 +309,9 @@ TIMES_READ = column(
     "times_read",
     pa.int64(),
     "figure",
-    "number of times the item's text had been read in training up to the checkpoint's step; if "
-    "the text was not searched for, the number of times the item's documents had been read, "
-    "summed over the documents; null if unknown",
+    "number of times the item's text had been read during training up to the checkpoint's step; if "
+    "the text was not searched for, the number of times the item's documents had been read, summed "
+    "over the documents; null if unknown",
     unit="times",
 )
 
@@ -743,7 +743,7 @@ def estimate_measure(
         return measure_estimate
     reason = (
         f"not measured: all known values are {measure.uninformative:g} (n = "
-        f"{len(known_values):,}), and this value is uninformative"
+        f"{len(known_values):,}), which is uninformative"
     )
     return replace(
         measure_estimate,

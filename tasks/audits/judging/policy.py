@@ -74,8 +74,8 @@ VERDICTS = table_schema(
         "slice",
         SLICE_TYPE,
         "label",
-        "subset of the units (slice) to which the rule applies, as names and values; empty for "
-        "all units",
+        "subset of the units (slice) to which the rule applies, as name-value pairs; empty for all "
+        "units",
     ),
     column(
         "bound",
@@ -88,7 +88,7 @@ VERDICTS = table_schema(
         "previous_run",
         pa.string(),
         "label",
-        "run with which the finding is compared; empty if there is none",
+        "run that the finding is compared with; empty if there is none",
     ),
     column(
         "previous_value",
@@ -100,23 +100,23 @@ VERDICTS = table_schema(
         "interval_end",
         pa.float64(),
         "figure",
-        "end of the confidence interval that was compared with the bound, or the value of a "
-        "count; for a rule that compares runs, the largest change in the harmful direction within "
-        "the interval for the difference; null if no end was compared",
+        "end of the confidence interval that was compared with the bound, or the value of a count; "
+        "for a rule that compares runs, the largest change in the harmful direction within the "
+        "interval for the difference; null if no interval end was compared",
     ),
     column(
         "distance",
         pa.float64(),
         "figure",
-        "signed distance of the compared interval end from the bound, positive if the bound is "
+        "signed distance between the compared interval end and the bound, positive if the bound is "
         "violated; null if the verdict is not_shown",
     ),
     column(
         "verdict",
         pa.string(),
         "label",
-        "pass, fail, or not_shown: the finding shows neither that the rule holds nor that it is "
-        "broken",
+        "pass, fail, or not_shown (the finding shows neither that the rule holds nor that it is "
+        "broken)",
     ),
     column("reason", pa.string(), "project text", "reason for the verdict"),
 )
@@ -157,8 +157,8 @@ StrictNumber = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 class PolicyRule(StageConfig):
     """Bound for the findings of a metric; without rules there is no verdict."""
 
-    audit: str = Field(description="audit name, as in hallmark audit --only")
-    metric: str = Field(description="metric of the findings")
+    audit: str = Field(description="audit name, as passed to hallmark audit --only")
+    metric: str = Field(description="metric to which the rule applies")
     slice: dict[str, str] | None = Field(
         None,
         description="slice (subset of the units) to whose findings the rule applies, as names "
@@ -250,9 +250,8 @@ class PolicyConfig(PolicyRulesConfig):
     file: Annotated[str, ExternalMarker(("example",), recursive=False)] | None = Field(
         None,
         min_length=1,
-        description="a .toml file with sections [policy.rules.NAME], or 'example' for Hallmark's "
-        "example policy; rules in the config replace rules of the same name in the "
-        "file",
+        description="a TOML file with [policy.rules.NAME] sections, or 'example' for Hallmark's "
+        "example policy; rules in the config override rules with the same name in the file",
     )
     previous: str | None = Field(
         None,
@@ -371,7 +370,7 @@ def _evaluate_change(
         return build_verdict(
             **previous_fields,
             verdict="not_shown",
-            reason=f"no interval: the difference from run {previous_run} can have any size, so "
+            reason=f"no interval: the difference from run {previous_run} could be of any size, so "
             f"{NOT_SHOWN}",
         )
     distance = worsening - rule.bound.limit

@@ -45,7 +45,7 @@ NULL_VALUE_TOLERANCE = 1e-9
 CHANGES = table_schema(
     "Paired difference between each finding and the same finding in the run that audited the "
     "previous release.",
-    column("finding", ID_TYPE, "id", "finding hash, as in the 'findings' table of both runs"),
+    column("finding", ID_TYPE, "id", "finding hash, as in both runs' 'findings' tables"),
     column("audit", pa.string(), "label", "the audit"),
     column("metric", pa.string(), "label", "the metric"),
     column("slice", SLICE_TYPE, "label", "subset of the units (slice); empty for all units"),
@@ -64,8 +64,8 @@ CHANGES = table_schema(
         "p_corrected",
         pa.float64(),
         "figure",
-        "p-value of the change, corrected for all findings of the audit (Holm 1979); null if "
-        "it was not tested",
+        "p-value of the change, corrected for all findings in the audit (Holm 1979); null if it "
+        "was not tested",
     ),
     column(
         "verdict",
@@ -93,8 +93,8 @@ CHANGES = table_schema(
         "largest_worsening",
         pa.float64(),
         "figure",
-        "largest change in the harmful direction within the interval, negative if the whole "
-        "interval shows an improvement; null for the reason in the 'reason' column",
+        "largest change in the harmful direction within the interval (negative if the whole "
+        "interval shows an improvement); if it is null, the 'reason' column explains why",
     ),
     column(
         "method", pa.string(), "project text", "short description of how the change was estimated"
@@ -103,7 +103,7 @@ CHANGES = table_schema(
         "reason",
         pa.string(),
         "project text",
-        "reason why the largest worsening is missing; empty if it is present",
+        "reason why the largest worsening is missing; empty otherwise",
     ),
 )
 
@@ -113,7 +113,7 @@ class PreviousComparisonConfig(StageConfig):
 
     previous_run: str = Field(description="id of the previous run")
     previous_version: str = Field(
-        "", description="version of the previous release; empty if it was not stated"
+        "", description="version of the previous release; empty if it was not specified"
     )
     incomparable_reasons: dict[str, str] = Field(
         {},
@@ -226,7 +226,7 @@ def build_finding_change(
     if incomparable_reason:
         return FindingChange(**fields, reason=incomparable_reason)
     if comparison is None:
-        return FindingChange(**fields, reason="the previous run has no such finding")
+        return FindingChange(**fields, reason="the previous run does not have this finding")
     previous_finding, (change,) = comparison.findings[0], comparison.changes
     fields |= {
         "previous_value": previous_finding["value"],

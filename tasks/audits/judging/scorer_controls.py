@@ -386,7 +386,7 @@ def add_scorer_limits(
     def describe_limits(finding: Finding) -> str:
         if finding.value is None:
             return "".join(
-                f"; not measured: the scorer {scorer} was not used, because {reason}"
+                f"; not measured: the scorer {scorer} was not used because {reason}"
                 for scorer, reason in reason_by_unused_scorer.items()
                 if scorer in finding.scorer
             )

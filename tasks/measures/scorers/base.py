@@ -28,17 +28,17 @@ class ScorerSettings(StageConfig):
     model: Literal["original", "unbiased", "multilingual", "original-small", "unbiased-small"] = (
         Field(
             default="unbiased",
-            description="Detoxify model to download if no checkpoint is specified; also "
-            "determines the languages assumed to be supported by a specified checkpoint",
+            description="Detoxify model to download if no checkpoint is specified; also determines "
+            "which languages a specified checkpoint is assumed to support",
         )
     )
     checkpoint: Path | None = Field(
-        default=None, description="path of a Detoxify checkpoint on this machine"
+        default=None, description="path to a Detoxify checkpoint on this machine"
     )
     base_model_folder: Path | None = Field(
         default=None,
-        description="folder with config.json and tokenizer of the checkpoint's base model, for "
-        "offline use",
+        description="folder with the config.json file and the tokenizer of the checkpoint's base "
+        "model, for offline use",
     )
     sha256: str | None = Field(
         default=None,
@@ -208,7 +208,7 @@ class Scorer(ABC):
             column = int(np.argmax(is_invalid.any(0)))
             self.failure_reason = (
                 f"it returned scores outside the range from {lowest[column]:g} to 1, such as "
-                f"{scores[is_invalid[:, column], column][0]:.3g}, possibly logits"
+                f"{scores[is_invalid[:, column], column][0]:.3g}, which may be logits"
             )
         return np.where(is_invalid, np.float32(np.nan), scores)
 

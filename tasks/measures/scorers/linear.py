@@ -76,8 +76,8 @@ def linear_scorer_digest() -> str:
     spec = importlib.util.find_spec("profanity_check")  # Does not import the package.
     if spec is None or spec.origin is None:
         raise HallmarkError(
-            "the scorer alt-profanity-check is not installed; install alt-profanity-check or "
-            "set scorer.kind to detoxify"
+            "the alt-profanity-check scorer is not installed; install alt-profanity-check or set "
+            "scorer.kind to detoxify"
         )
     data = Path(spec.origin).parent / "data"
     files = [data / "model.joblib", data / "vectorizer.joblib"]

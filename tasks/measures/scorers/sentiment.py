@@ -77,7 +77,8 @@ class ClassifierConfig(StageConfig):
     kind: Literal["classifier"]
     folder: Path = Field(
         description=(
-            "folder of a Hugging Face model with config, tokenizer and safetensors weights"
+            "folder that contains a Hugging Face model with its config, tokenizer and safetensors "
+            "weights"
         )
     )
     head: SentimentHead = Field(
@@ -134,7 +135,7 @@ class WordListScorer(Scorer):
         if word_list.contradictions:
             log.warning(
                 "%s lists more than one valence for %s of its words, such as %s; using the last "
-                "valence of each word",
+                "valence for each word",
                 config.path,
                 format(len(word_list.contradictions), ","),
                 ", ".join(word_list.contradictions[:MAX_LISTED_WORDS]),

@@ -77,7 +77,7 @@ def vader_scorer_digest() -> str:
     spec = importlib.util.find_spec(PACKAGE)  # Does not import the package.
     if spec is None or spec.origin is None:
         raise HallmarkError(
-            f"the scorer VADER is not installed; install {PACKAGE}, or specify other scorers in "
+            f"the VADER scorer is not installed; install {PACKAGE}, or specify other scorers in "
             "score.additional_scorers"
         )
     folder = Path(spec.origin).parent

@@ -90,7 +90,7 @@ def test_a_small_margin_is_not_met(apart, passed):
         (
             ["--set", "respond.dtype=bfloat16"],
             "first",
-            "the models ran in different precisions (respond",
+            "the models ran at different precisions (respond",
         ),
     ],
 )

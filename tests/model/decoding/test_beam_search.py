@@ -158,7 +158,7 @@ def test_an_encoder_decoder_searches_with_its_source():
             {"architecture": "encoder_decoder"},
             [[0]],
             {"sources": []},
-            "one source sequence per prompt, not 0 for 1",
+            "one source sequence per prompt, but got 0 for 1",
         ),
     ],
 )

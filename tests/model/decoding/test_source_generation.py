@@ -54,7 +54,7 @@ def test_samples_of_a_source_equal_those_of_it_alone(model):
         ([[0]], None, "an encoder-decoder model with one source sequence per prompt"),
         ([[0]], [[]], "Source 0 must have 1 to 16 tokens, not 0"),
         ([[0], [0]], [[3], [3] * 17], "Source 1 must have 1 to 16 tokens, not 17"),
-        ([[0], [0]], [[3]], "one source sequence per prompt, not 1 for 2"),
+        ([[0], [0]], [[3]], "one source sequence per prompt, but got 1 for 2"),
         ([[0], [0] * 12], [[3], [3]], "Prompt 1 has 12 tokens, and with 5 new tokens it exceeds"),
         ([[0]], [[61]], "Token id 61"),
         ([[]], [[3]], "Prompt 0 is empty"),

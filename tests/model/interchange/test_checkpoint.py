@@ -206,7 +206,7 @@ DAMAGES = {
     "indivisible": (damage_config(n_heads=5), "not divisible"),
     "wider": (damage_config(d_model=64), "does not match its config"),
     "deeper": (damage_config(n_layers=3), "is missing in the file, but the config requires"),
-    "encoder": (damage_config(architecture="encoder"), "the config belong to another model"),
+    "encoder": (damage_config(architecture="encoder"), "the config from another model"),
     "other vocabulary": (damage_config(vocab_size=60), "61 tokens"),
     "tokenizer torn": (lambda f: (f / "tokenizer.json").write_text("{"), "not a tokenizer"),
     "no folder": (shutil.rmtree, "not a folder"),

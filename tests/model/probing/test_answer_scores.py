@@ -66,7 +66,7 @@ def test_probabilities_of_all_answers_of_a_length_sum_to_one(kind):
 @pytest.mark.parametrize(
     ("prompts", "answers", "words"),
     [
-        ([[0]], [], "one list of answers per prompt, not 0 for 1"),
+        ([[0]], [], "one list of answers per prompt, but got 0 for 1"),
         ([[0], []], [[], [[5]]], "Prompt 1 or one of its answers is empty"),
         ([[0]], [[[5], []]], "Prompt 0 or one of its answers is empty"),
         ([[0] * 15], [[[5], [5, 6]]], "Prompt 0 and one of its answers exceed"),

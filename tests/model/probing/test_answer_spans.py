@@ -108,7 +108,7 @@ def test_only_the_two_vectors_learn_on_a_frozen_body():
 @pytest.mark.parametrize(
     ("texts", "spans", "words"),
     [
-        ([[5, 6]], [], "one answer span per sequence, not 0 for 1 sequences"),
+        ([[5, 6]], [], "one answer span per sequence, but got 0 for 1 sequences"),
         ([], [], "at least one sequence"),
         ([[5, 6]], [(1, 2)], r"Answer span 0 \(tokens 1 to 2\) is not inside"),
         ([[5, 6]], [(1, 0)], r"span 0 \(tokens 1 to 0\)"),
@@ -124,5 +124,5 @@ def test_invalid_spans_are_refused(texts, spans, words):
 
 
 def test_a_span_model_refuses_an_encoder_decoder():
-    with pytest.raises(ValueError, match="not a model with the 'encoder_decoder' architecture"):
+    with pytest.raises(ValueError, match="architecture, not 'encoder_decoder'"):
         AnswerSpanModel(tiny(architecture="encoder_decoder"))

@@ -57,7 +57,7 @@ def test_the_gradient_of_a_fitted_probe_is_zero():
 @pytest.mark.parametrize(
     ("features", "labels", "settings", "words"),
     [
-        (np.ones((3, 2)), [0, 1], {}, "one label per row, not 2 for 3 rows"),
+        (np.ones((3, 2)), [0, 1], {}, "one label per row, but got 2 for 3 rows"),
         (np.ones((0, 2)), [], {}, "at least one row of features"),
         (np.ones((2, 2)), [0, 2], {}, "integers from 0 to 1"),
         (np.ones((2, 2)), [0, -1], {}, "integers from 0 to 1"),
@@ -126,7 +126,7 @@ def test_probes_find_what_each_layer_represents():
             [[2], [3]],
             [0],
             [True, False],
-            "one position per sequence, not 1 for 2 sequences",
+            "one position per sequence, but got 1 for 2 sequences",
         ),
         ([[2], [61]], [0, 0], [True, False], "Token id 61"),
         ([[2], [3] * 17], [0, 0], [True, False], "exceeds the context"),

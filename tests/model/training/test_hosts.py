@@ -51,7 +51,10 @@ def store():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"hosts": 2}, "hosts is 2, but rendezvous is not set: set rendezvous to an address"),
+        (
+            {"hosts": 2},
+            "hosts is 2, but rendezvous is not set: set rendezvous to the first host's address",
+        ),
         ({"rendezvous": "10.0.0.1:1"}, "rendezvous is set, but hosts is 1"),
         ({"hosts": 0}, "hosts must be"),
         ({"hosts": 2, "rendezvous": "10.0.0.1"}, "rendezvous must be HOST:PORT"),
@@ -92,12 +95,12 @@ def test_the_first_host_listens_only_at_the_address():
 def test_an_address_that_is_in_use_is_one_sentence():
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = RendezvousAddress("127.0.0.1", other.getsockname()[1])
-        with pytest.raises(TrainingError, match=r"cannot listen at .*Address already in use"):
+        with pytest.raises(TrainingError, match=r"cannot listen on .*Address already in use"):
             hosts.serve_store(address)
 
 
 def test_an_address_of_another_host_is_one_sentence():
-    with pytest.raises(TrainingError, match=r"cannot listen at 192\.0\.2\.1:2"):
+    with pytest.raises(TrainingError, match=r"cannot listen on 192\.0\.2\.1:2"):
         hosts.serve_store(RendezvousAddress("192.0.2.1", 2))
 
 
@@ -139,7 +142,7 @@ def test_a_store_without_an_offer_is_one_sentence(store):
     ],
 )
 def test_an_invalid_offer_is_refused(data):
-    with pytest.raises(TrainingError, match="does not offer a Hallmark training run"):
+    with pytest.raises(TrainingError, match="is not running a Hallmark training run"):
         TrainingOffer.parse(data)
 
 
@@ -216,8 +219,8 @@ def test_hosts_that_raise_their_counters_are_not_lost(store, monkeypatch):
         ({1: PEER_ENDED_EXIT_CODE, 2: 1}, "Training failed on host c with exit code 1. See"),
         ({1: 137, 2: PEER_ENDED_EXIT_CODE}, "failed on host b with exit code 137. See"),
         ({1: "\x1b[31m", 2: 0}, "failed on host b with exit code 1. See"),
-        ({1: PEER_ENDED_EXIT_CODE}, "The host c no longer answers, so the training has stopped"),
-        ({}, "The hosts b, c do not answer, so the training has stopped"),
+        ({1: PEER_ENDED_EXIT_CODE}, "The host c no longer answers, so training has stopped"),
+        ({}, "The hosts b, c do not answer, so training has stopped"),
         ({1: PEER_ENDED_EXIT_CODE, 2: 0}, None),
     ],
 )
@@ -333,7 +336,7 @@ def test_a_host_without_network_ends_the_training_on_both(inputs, tmp_path, netw
     assert addresses == {"10.77.0.1"}
     assert run_ip("-n", second_network, "link", "set", device, "down").returncode == 0
     message = follow(first, lambda event: event["event"] == "error")["message"]
-    assert f"The host {second_network} no longer answers, so the training" in message
+    assert f"The host {second_network} no longer answers, so training" in message
     message = follow(second, lambda event: event["event"] == "error")["message"]
     assert "The first host, 10.77.0.1:29500, no longer responds" in message
     for process in (first, second):

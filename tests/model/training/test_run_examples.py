@@ -176,7 +176,7 @@ def test_only_the_output_layer_of_a_frozen_model_changes(tmp_path):
     assert changed == {"transform.0.weight", "transform.0.bias", "head.weight", "head.bias"}
     job = write_job(tmp_path / "work", tmp_path / "start", config, "mlm", {"train": texts})
     code, events = run(job)  # the work folder belongs to a frozen training
-    assert code == 1 and "another value of 'frozen'" in events[-1]["message"]
+    assert code == 1 and "a different value of 'frozen'" in events[-1]["message"]
 
 
 def test_frozen_features_are_computed_without_dropout(tmp_path):

@@ -50,7 +50,9 @@ def test_two_probes_with_the_same_name_are_refused(package):
     module, folder = package
     for name in ("first", "second"):
         (folder / f"{name}.py").write_text("from hallmark.tasks.audits.probes.weat import PROBE\n")
-    with pytest.raises(HallmarkError, match=r"two audits are named 'weat': .*second.*; rename one"):
+    with pytest.raises(
+        HallmarkError, match=r"two audits are named 'weat' \(.*second.*\); rename one"
+    ):
         discover_probes(module)
 
 

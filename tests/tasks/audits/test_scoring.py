@@ -87,7 +87,7 @@ def test_a_scorer_that_returns_logits_is_tested_and_not_used(session, monkeypatc
     assert control_scores["score"].null_count == len(control_scores)
     (reason,) = pc.unique(control_scores["failure_reason"]).to_pylist()
     assert reason.startswith("it returned scores outside the range from 0 to 1, such as")
-    assert reason.endswith(", possibly logits")
+    assert reason.endswith(", which may be logits")
 
 
 def test_each_scorer_is_tested(session):

@@ -4,7 +4,7 @@ import pytest
 
 from hallmark.tasks.audits.slice_tags import label_part, name_slice
 
-MODEL_AT_DISTANCE = "this model, words between noun and verb: 7"
+MODEL_AT_DISTANCE = "this model, words between the noun and the verb: 7"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ MODEL_AT_DISTANCE = "this model, words between noun and verb: 7"
         ),
         ({"score": "min_k_plus_plus"}, "score=min_k_plus_plus", "least likely tokens (Min-K++)"),
         ({"gotcha": "yes"}, "gotcha=yes", "gotcha: yes"),
-        ({"equal_token_counts": "False"}, "equal_token_counts=False", "equal number of tokens: no"),
+        ({"equal_token_counts": "False"}, "equal_token_counts=False", "same number of tokens: no"),
         ({"sentence_kind": "other"}, "sentence_kind=other", "other sentences"),
         ({"draw_count": "10000"}, "draw_count=10000", "continuations: 10,000"),
         ({"prefix_tokens": "32"}, "prefix_tokens=32", "prompt tokens: 32"),

@@ -186,8 +186,8 @@ def test_a_scorer_that_returns_logits_scores_no_corpus(monkeypatch):
     )
     with pytest.raises(
         HallmarkError,
-        match="the scorer logits returned scores outside the range from 0 to 1, such as 5, "
-        "possibly logits; none of its scores can be used; choose another scorer",
+        match="the scorer logits returned scores outside the range from 0 to 1, such as 5, which "
+        "may be logits; none of its scores can be used; choose another scorer",
     ):
         build_window_score_columns(batch, np.ones(2, bool), 100, ScorerConfig())
 

@@ -65,7 +65,7 @@ def test_the_jackknife_removes_all_texts_of_a_cluster():
 
 
 def test_an_estimate_without_a_value_or_interval_says_why():
-    assert krippendorff_alpha([], []).method == "not measured: no text has ratings from two people"
+    assert krippendorff_alpha([], []).method == "not measured: no text was rated by two people"
     assert np.isnan(krippendorff_alpha([0.1, 0.9], ["a", "b"]).value)
     assert (
         "all ratings are the same" in krippendorff_alpha(["x"] * 4, [*"aabb"], nominal=True).method

@@ -111,7 +111,7 @@ def test_a_file_with_too_many_items_is_rejected(tmp_path, monkeypatch):
     path.write_text("{}\n" * 3)
     assert len(read(path)) == 3
     path.write_text("{}\n" * 4)
-    with pytest.raises(UsageError, match="has more than 3 prompts; reduce the number"):
+    with pytest.raises(UsageError, match="has more than 3 prompts; reduce their number"):
         read(path)
 
 
@@ -179,7 +179,7 @@ def test_a_row_with_too_few_fields_is_rejected(tmp_path):
 
 def test_a_folder_in_place_of_a_file_is_said_to_be_one(tmp_path):
     with pytest.raises(
-        UsageError, match=r"is a folder; specify the path of the file with the prompts"
+        UsageError, match=r"is a folder; specify the path of the file that contains the prompts"
     ):
         read(tmp_path)
 

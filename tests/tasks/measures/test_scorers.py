@@ -379,7 +379,7 @@ def test_a_score_outside_its_range_is_missing(logit, shown):
     np.testing.assert_array_equal(scores, np.float32([0.25, np.nan, 1.00001]))
     assert scorer.has_invalid_scores
     assert scorer.failure_reason == (
-        f"it returned scores outside the range from 0 to 1, such as {shown}, possibly logits"
+        f"it returned scores outside the range from 0 to 1, such as {shown}, which may be logits"
     )
 
 

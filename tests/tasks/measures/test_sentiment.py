@@ -82,7 +82,7 @@ def test_words_with_several_valences_are_named(tmp_path, caplog):
     (record,) = caplog.records
     assert record.getMessage() == (
         f"{path} lists more than one valence for 1 of its words, such as good; using the last "
-        "valence of each word"
+        "valence for each word"
     )
 
 

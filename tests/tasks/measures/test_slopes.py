@@ -73,4 +73,4 @@ def test_an_estimate_without_a_value_or_interval_says_why():
         "too few passages" in few.method and np.isnan(few.low) and few.value == pytest.approx(1.5)
     )
     line = estimate_linear_slope([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0])
-    assert "are on one line" in line.method and line.value == pytest.approx(1.0)
+    assert "lie on one line" in line.method and line.value == pytest.approx(1.0)

@@ -157,7 +157,7 @@ def test_audits_in_different_precisions_are_not_compared(session):
     )
     assert (
         explain_incomparability("audit", [single, half])
-        == "the models ran in different precisions (respond.dtype): fp32 and bf16"
+        == "the models ran at different precisions (respond.dtype): fp32 and bf16"
     )
     assert explain_incomparability("audit", [half, half]) == ""
 
@@ -244,7 +244,7 @@ def test_audits_with_different_reference_texts_are_not_compared(session):
             "(audit_audit.reference_model_folder)"
         )
     assert explain_incomparability("audit", [same, half]) == (
-        "the reference models ran in different precisions (respond.dtype): float32/fp32 and "
+        "the reference models ran at different precisions (respond.dtype): float32/fp32 and "
         "float32/bf16"
     )
 

@@ -193,7 +193,7 @@ def test_a_model_that_shows_no_planted_association_cannot_be_asked_about_stereot
     reason = find_planted_association_weakness([*unseen, slope])
     assert reason == (
         "the model is too weak for this audit: it does not show the associations planted in its "
-        "training text, not even associations that occur in 100.0 % of the sentences about a group"
+        "training text, not even those that occur in 100.0 % of the sentences about a group"
     )
     for seen in (
         association_row(0.9, None, metric="smallest_detected_trait_share"),

@@ -198,7 +198,7 @@ def test_a_previous_model_without_planted_associations_is_no_reference(session):
     assert row["reason"] == (
         "not comparable with run r0: inconclusive in the previous run: the model is too weak for "
         "this audit: it does not show the associations planted in its training text, not even "
-        "associations that occur in 100.0 % of the sentences about a group"
+        "those that occur in 100.0 % of the sentences about a group"
     )
 
 
@@ -267,7 +267,9 @@ def test_missing_values_are_not_compared(session):
 def test_a_finding_that_the_previous_run_lacks_is_not_shown(session):
     row = judge(ReleaseConfig(has_new_metric=True), "new", 100.0)
     assert row["verdict"] == "not_shown"
-    assert row["reason"] == "not comparable with run r0: the previous run has no such finding"
+    assert row["reason"] == (
+        "not comparable with run r0: the previous run does not have this finding"
+    )
 
 
 def test_the_reason_of_an_audit_that_cannot_be_compared_is_given(session):

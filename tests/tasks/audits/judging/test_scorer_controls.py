@@ -235,12 +235,12 @@ def test_logits_are_no_scores():
         [build_finding("toxicity", "mean", None, **options)], findings, scored.table
     )
     assert mean.method.startswith(
-        "a mean; not measured: the scorer simulated (000000000000) was not used, because it "
+        "a mean; not measured: the scorer simulated (000000000000) was not used because it "
         "returned scores outside the range from 0 to 1, such as "
     )
     assert all(
         "it returned scores outside the range from 0 to 1, such as" in finding.method
-        and ", possibly logits" in finding.method
+        and ", which may be logits" in finding.method
         for finding in findings
     )
 

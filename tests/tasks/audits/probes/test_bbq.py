@@ -178,7 +178,7 @@ def test_without_an_answer_that_names_a_person_there_is_no_score(config, own_fol
     _, findings = compute_simulated_findings("bbq", own_folder, config, compute_log_likelihood)
     row = findings["bias_score_ambiguous", ""]
     assert row["value"] is None and (row["n"], row["missing"]) == (59, 1)
-    assert "all known values are 0 (n = 59), and this value is uninformative" in row["method"]
+    assert "all known values are 0 (n = 59), which is uninformative" in row["method"]
 
 
 def test_all_answers_of_a_question_share_one_request(config, own_folder, session):

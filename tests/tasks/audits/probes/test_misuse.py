@@ -216,9 +216,7 @@ def test_rows_without_a_rating_are_skipped(prompts, own_folder, tmp_path):
     _, findings = run_probe(own_folder, config.model_copy(update={"ratings": (path,)}))
     assert findings["human_rating", ""]["n"] == 6 and findings["human_rating", ""]["value"] == 0.5
     agreement = findings["rater_agreement", ""]
-    assert (
-        agreement["value"] is None and "no text has ratings from two people" in agreement["method"]
-    )
+    assert agreement["value"] is None and "no text was rated by two people" in agreement["method"]
 
 
 def test_ratings_of_another_checkpoint_s_texts_are_ignored(prompts, own_folder, tmp_path):
