@@ -381,7 +381,7 @@ def check_arms_comparable(runs_by_arm: Mapping[str, Run], audit_names: Sequence[
     for audit in audit_names:
         for arm in (base_arm, *other_arms):
             if arm.find_artifact(audit, "audit") is None:
-                reason = arm.run.read_failure_reason_by_audit().get(audit, "it did not run")
+                reason = arm.run.read_failure_reason_by_audit().get(audit, "the audit did not run")
                 raise HallmarkError(f"{arm.name} (run {arm.run.id}) has no audit {audit}: {reason}")
         for other_arm in other_arms:
             if reason := explain_incomparability(audit, [base_arm, other_arm]):

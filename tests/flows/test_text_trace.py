@@ -88,7 +88,7 @@ def test_without_a_redactor_everything_is_shown():
         ({"text": "a\udcff"}, "not valid UTF-8"),
         ({"text": "a" * (MAX_TRACED_CHARACTERS + 1)}, "more than 50,000 characters"),
         ({"text": "a", "text_file": "b"}, "cannot be combined"),
-        ({"text": "a", "attribute": True}, "--attribute needs a finding"),
+        ({"text": "a", "attribute": True}, "--attribute requires a finding"),
         ({"text": "a", "rows": 0}, "--rows is 0"),
         (
             {"run": "latest", "document_or_finding": "ab", "text": "c"},
