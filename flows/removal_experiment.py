@@ -78,7 +78,7 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
     if "/" in run_name or "@" in run_name:
         raise UsageError(
             f"{run_name}: hallmark prove needs a run in this store, because it repeats the whole "
-            "training; specify a run id (to list all runs: hallmark runs)"
+            "training run; specify a run id (to list all runs: hallmark runs)"
         )
     run = open_run(run_name, store)
     if run.flow != "pipeline":
@@ -90,8 +90,8 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
         )
     if "pretrain" not in run.stages:
         raise UsageError(
-            f"run {run.id} did not train a model, so there is no training to repeat; choose a run "
-            "that trained a model (to list all runs: hallmark runs)"
+            f"run {run.id} did not train a model, so there is no training run to repeat; choose a "
+            "run that trained a model (to list all runs: hallmark runs)"
         )
     if run.config.leave_out.enabled:
         raise UsageError(

@@ -66,7 +66,7 @@ def occupy_store(store: Store) -> Iterator[None]:
         )
         while not _try_to_occupy(place, limit_name):
             time.sleep(ATTEMPT_INTERVAL)
-        log.warning("a slot of the concurrency limit %s is free; the run starts", limit_name)
+        log.warning("a slot of the concurrency limit %s is now free; starting the run", limit_name)
     try:
         yield
     finally:

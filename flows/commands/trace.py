@@ -178,8 +178,8 @@ def read_text_file(file_name: str) -> str:
     except (OSError, RuntimeError, ValueError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
         raise UsageError(
-            f"--text-file {file_name}: cannot be read ({reason.lower()}); specify a text file, or "
-            "- for standard input"
+            f"--text-file {file_name}: the file cannot be read ({reason.lower()}); specify a text "
+            "file, or - for standard input"
         ) from error
     try:
         return content.decode("utf-8-sig")
@@ -187,8 +187,8 @@ def read_text_file(file_name: str) -> str:
         if len(content) == max_bytes and error.start >= max_bytes - 4:
             return content.decode("utf-8-sig", errors="ignore")  # cut off within a character
         raise UsageError(
-            f"--text-file {file_name}: byte {error.start + 1} is not UTF-8; convert the file to "
-            "UTF-8"
+            f"--text-file {file_name}: byte {error.start + 1} is not valid UTF-8; convert the "
+            "file to UTF-8"
         ) from error
 
 

@@ -117,7 +117,7 @@ def test_a_file_is_read_as_utf_8(tmp_path):
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path, content, position):
     file = tmp_path / "text.txt"
     file.write_bytes(content)
-    with pytest.raises(UsageError, match=rf"text.txt: byte {position} is not UTF-8; convert"):
+    with pytest.raises(UsageError, match=rf"text.txt: byte {position} is not valid UTF-8; convert"):
         read_text_file(str(file))
 
 
