@@ -181,10 +181,10 @@ def _check_texts(reviewer: str, comment: str, notes: Iterable[tuple[str, str]]) 
     """Check that a reader sees something of each text of a review."""
     for name, text in (("reviewer", reviewer), ("comment", comment)):
         if text and not has_visible_character(text):
-            raise StatementError(f"{name}: contains no visible characters; write readable text")
+            raise StatementError(f"{name}: contains no visible characters; enter some text")
     for about, text in notes:
         if not has_visible_character(text):
-            raise UsageError(f"the note about {about!r:.120} is empty; write some text")
+            raise UsageError(f"the note about {about!r:.120} is empty; enter some text")
 
 
 def _check_note_subjects(run: Run, card: Artifact, subjects: Iterable[str]) -> None:

@@ -129,8 +129,8 @@ def _find_checkpoint_audits_or_fail(store: Store, checkpoint_name: str) -> Check
 def _build_same_run_error(names: Sequence[str], run_id: str) -> UsageError:
     return UsageError(
         f"{' and '.join(names)} refer to the same audit, in run {run_id}, so there is nothing to "
-        "compare (only each checkpoint's newest audit counts); specify two different checkpoints, "
-        "or two audit runs (to list all runs: hallmark runs)"
+        "compare (only the newest audit of each checkpoint is used); specify two different "
+        "checkpoints, or two audit runs (to list all runs: hallmark runs)"
     )
 
 

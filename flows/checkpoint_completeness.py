@@ -54,54 +54,55 @@ def _find_missing_part(listing: CheckpointListing) -> str | None:
         return listing.problem
     if listing.temporary_files:
         name = escape_name(listing.temporary_files[0])
-        return f"the temporary file {name} is not yet finished or was left behind"
+        return f"the temporary file {name} is still being written or was left behind"
     files = listing.model_files
     if "adapter_config.json" in files:
         return (
-            "it contains an adapter without its base model; merge the adapter into the base model"
+            "the folder contains an adapter without its base model; merge the adapter into the "
+            "base model"
         )
     if "config.json" not in files:
-        return "it has no config.json"
+        return "the folder has no config.json"
     config = _read_json(listing, "config.json", MAX_CONFIG_BYTES)
     if not isinstance(config, dict):
-        return "its config.json is not a JSON object"
+        return "config.json is not a JSON object"
     weights = config.get("transformers_weights")
     if weights is None:
         weights = WEIGHTS_FILE if WEIGHTS_FILE in files else WEIGHTS_INDEX_FILE
         if weights not in files:
             if listing.pickled_weights:
                 return (
-                    f"its weights are only in {escape_name(listing.pickled_weights[0])}, a file "
+                    f"the weights are only in {escape_name(listing.pickled_weights[0])}, a file "
                     f"that can execute code when loaded; save them as {WEIGHTS_FILE}"
                 )
-            return f"it has neither {WEIGHTS_FILE} nor {WEIGHTS_INDEX_FILE}"
+            return f"the folder has neither {WEIGHTS_FILE} nor {WEIGHTS_INDEX_FILE}"
     if not isinstance(weights, str):
-        return "transformers_weights in its config.json is not a file name"
+        return "transformers_weights in config.json is not a file name"
     problem = (
         _check_index(listing, weights)
         if weights.endswith(".index.json")
-        else _check_weights(listing, weights, "its config.json")
+        else _check_weights(listing, weights, "config.json")
     )
     if problem is None and not any(map(_TOKENIZER_FILE.fullmatch, files)):
-        return "it has no tokenizer"
+        return "the folder has no tokenizer"
     return problem
 
 
 def _check_index(listing: CheckpointListing, index_name: str) -> str | None:
     """Check that all weights of an index are in the files that it names for them."""
     if index_name not in listing.model_files:
-        return f"{escape_name(index_name)}, which its config.json references, is missing"
+        return f"{escape_name(index_name)}, which config.json references, is missing"
     index = _read_json(listing, index_name, MAX_HEADER_BYTES)
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        return f"its {escape_name(index_name)} lists no weights"
+        return f"{escape_name(index_name)} lists no weights"
     names_by_file: dict[str, set[str]] = {}
     for tensor_name, file_name in weight_map.items():
         if not isinstance(file_name, str):
-            return f"its {escape_name(index_name)} contains a file name that is not text"
+            return f"{escape_name(index_name)} contains a file name that is not a string"
         names_by_file.setdefault(file_name, set()).add(tensor_name)
     for file_name, tensor_names in sorted(names_by_file.items()):
-        problem = _check_weights(listing, file_name, f"its {escape_name(index_name)}", tensor_names)
+        problem = _check_weights(listing, file_name, escape_name(index_name), tensor_names)
         if problem is not None:
             return problem
     return None
@@ -148,8 +149,8 @@ def _read_json(listing: CheckpointListing, name: str, max_bytes: int) -> Any:
         _InvalidFileError: It is too large, or not JSON.
     """
     if listing.model_files[name].size > max_bytes:
-        raise _InvalidFileError(f"its {escape_name(name)} is larger than {max_bytes:,} bytes")
+        raise _InvalidFileError(f"{escape_name(name)} is larger than {max_bytes:,} bytes")
     try:
         return json.loads(listing.read_start(name, max_bytes))
     except (ValueError, RecursionError) as error:
-        raise _InvalidFileError(f"its {escape_name(name)} is not valid JSON") from error
+        raise _InvalidFileError(f"{escape_name(name)} is not valid JSON") from error

@@ -215,7 +215,9 @@ def find_training_run(store: Store, checkpoint: Artifact) -> Artifact | None:
     """Find the training that wrote a checkpoint, as in ``ResolvedCheckpoint.training_run``."""
     parent = checkpoint.manifest["parts"].get("parent")
     if not parent:
-        raise checkpoint.make_manifest_error("parts.parent must be the fingerprint of its training")
+        raise checkpoint.make_manifest_error(
+            "parts.parent must be the fingerprint of the training run"
+        )
     training_run = store.find_artifact("pretrain", parent)
     if training_run is not None:
         return training_run

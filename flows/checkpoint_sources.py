@@ -209,7 +209,7 @@ def _make_unreadable_error(path: str, error: Exception) -> HallmarkError:
         reason = "the bucket does not exist"
     elif isinstance(error, obstore.exceptions.BaseError):
         reason = _REASONS.get(
-            type(error), "the object store does not respond or refuses the request"
+            type(error), "the object store did not respond or refused the request"
         )
     else:
         reason = str(error).splitlines()[0]
@@ -427,8 +427,8 @@ def _list_checkpoints_of_bucket(uri: str) -> list[CheckpointListing]:
             listing.problem = f"{listing.location} has more than {MAX_FILES:,} files"
         elif not _PLAIN_KEY.fullmatch(listing.prefix) or not all(map(is_valid_name, listing.files)):
             listing.problem = (
-                f"{escape_name(listing.location, 300)} has characters in its name that URI parsers "
-                "may decode; use only letters, digits and ._=+-"
+                f"the name {escape_name(listing.location, 300)} contains characters that URI "
+                "parsers may decode; use only letters, digits and ._=+-"
             )
     return [listings[folder] for folder in sorted(listings)]
 

@@ -112,7 +112,7 @@ class AuditRequester:
             if error.response.is_server_error:
                 return None
             raise HallmarkError(
-                f"the Prefect server refused the request to audit it: {str(error).splitlines()[0]}"
+                f"the Prefect server refused the audit request: {str(error).splitlines()[0]}"
             ) from error
         except httpx.HTTPError:  # ``DeploymentRunner`` says that the server is away
             return None
@@ -200,7 +200,7 @@ class CheckpointWatcher:
             self._reported.add((location, problem))
             shown_location = escape_name(location, MAX_LOCATION_CHARACTERS)
             log.warning(
-                "%s was not audited: %s; it will be audited once this has been corrected",
+                "%s was not audited: %s; it will be audited once the problem has been fixed",
                 shown_location,
                 problem,
             )

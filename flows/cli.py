@@ -47,9 +47,9 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
     ): {
         "init": "Write a commented config and a file for your answers to the card questions.",
         "run": "Run a config from end to end: curate the text, train, audit and report.",
-        "plan": "Use earlier runs to estimate the time, memory and disk space of a run of any size "
-        "on a number of hosts.",
-        "join-training": "Join the training of a run that another host executes.",
+        "plan": "Estimate the time, memory and disk space that a run of any size needs on any "
+        "number of hosts, using data from earlier runs.",
+        "join-training": "Join the training of a run that was started on another host.",
         "audit": "Audit a checkpoint and write its model card, without rebuilding the corpus.",
         "finetune": "Fine-tune a checkpoint on labelled data or text pairs, score it and write "
         "its task card.",
@@ -60,18 +60,19 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "Look at results",
         "List runs, compare their findings and open their cards.",
     ): {
-        "runs": "List the runs of a store, newest last, with their outcome and policy verdict.",
-        "status": "Show the stages and artifacts of a run, how many rows each stage kept and "
+        "runs": "List the runs in a store, newest last, with each run's outcome and policy "
+        "verdict.",
+        "status": "Show a run's stages and artifacts, how many rows each stage kept and "
         "removed, and which stages are out of date.",
-        "view": "Show the runs of a store and their cards in a browser, trace texts, and review "
+        "view": "Show the runs in a store and their cards in a browser, trace texts, and review "
         "cards.",
         "export-site": "Write a static website of all runs and print the path of RUN's page, which "
         "links to its cards.",
-        "export-cards": "Export the cards of RUN as Hugging Face cards, Croissant, CycloneDX "
+        "export-cards": "Export RUN's cards as Hugging Face cards, Croissant, CycloneDX "
         "ML-BOM and JSON.",
         "compare": "Compare two runs, checkpoints or datasheets, or all audited checkpoints of a "
         "training run.",
-        "findings": "List the findings of a run, largest risk first, with conclusions, "
+        "findings": "List a run's findings, largest risk first, with conclusions, "
         "verdicts and the values expected under the null hypothesis.",
         "trace": "Follow a document through all stages of a run, trace a finding to its worst rows "
         "and to training documents with the same text, or trace any text to training documents "
@@ -82,12 +83,12 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
         "Use a card to decide whether a model may be used, sign the decision, and release the "
         "model.",
     ): {
-        "review": "Show the reviews of the cards of RUN and whether each card is approved, or "
+        "review": "Show the reviews of RUN's cards and whether each card is approved, or "
         "write a review.",
-        "release": "Write a checkpoint with its approved cards and signed reviews into a folder "
+        "release": "Write a checkpoint with its approved cards and signed reviews to a folder "
         "that can be verified elsewhere.",
-        "verify-release": "Verify a release without a store: its files, its signatures and the "
-        "approval of its cards.",
+        "verify-release": "Verify a release's files, signatures and card approvals without access "
+        "to the store.",
     },
     (
         "Corpus and privacy",
@@ -115,7 +116,7 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, str]] = {
     ): {
         "replay": "Repeat a run from its run.json in a new store, and compare each artifact's hash "
         "with the original.",
-        "verify": "Read every file of a run or of the whole store, and compare its SHA-256 hash "
+        "verify": "Read every file of a run or the whole store, and compare its SHA-256 hash "
         "with the manifest.",
         "push": "Copy runs to another store with everything they refer to: artifacts, checkpoints, "
         "reviews, releases and purge records.",
@@ -267,8 +268,8 @@ def _describe_os_error(error: OSError) -> str:
         )
     reason = (error.strerror or type(error).__name__).lower()
     return (
-        f"{file_name} cannot be read or written ({reason}); correct this and run the command "
-        "again to continue"
+        f"{file_name} cannot be read or written ({reason}); fix the problem and run the "
+        "command again to continue"
     )
 
 

@@ -148,7 +148,7 @@ def fill_default_toxicity_actions(select_config: SelectConfig, scorer_kind: str)
 class PreAuditConfig(StageConfig):
     """All sections of a config up to the audits of the probes."""
 
-    name: PathSafeName = Field(description="name of the config, shown with each run of the config")
+    name: PathSafeName = Field(description="name of the config, shown with each of its runs")
     store: Annotated[str, ExternalMarker(recursive=False)] | None = Field(
         None,
         description="folder or object-store URI of the store; defaults to the HALLMARK_STORE "
@@ -334,8 +334,8 @@ class Config(ConfigWithProbes):
         if self.leave_out.enabled and self.earlier_run is not None:
             raise ValueError(
                 "leave_out and earlier_run cannot be combined, because leave_out removes only "
-                "documents that this run adds to the corpus of the earlier run; remove one of the "
-                "two settings"
+                "documents that this run adds to the earlier run's corpus; remove one of the two "
+                "settings"
             )
         return self
 
@@ -347,7 +347,7 @@ class Config(ConfigWithProbes):
         ):
             raise ValueError(
                 "contamination.evaluation_sets is set, but no select_scored rule uses the "
-                "'contamination' signal; config rules replace the default rules, so add "
+                "'contamination' signal; rules in the config replace the default rules, so add "
                 "[select_scored.rules.contamination] with lt = 1"
             )
         return self
@@ -482,10 +482,10 @@ def get_skip_reason_by_stage(config: Config) -> dict[str, str]:
             "set policy.file"
         )
     if not config.find_repeats.enabled:
-        reason = "the search for repeats is off; set find_repeats.enabled=true"
+        reason = "the search for repeats is disabled; set find_repeats.enabled=true"
         reasons |= {"find_repeats": reason, "cut_repeats": reason}
     if not config.find_toxic_spans.enabled:
-        reason = "the search for toxic windows is off; set find_toxic_spans.enabled=true"
+        reason = "the search for toxic windows is disabled; set find_toxic_spans.enabled=true"
         reasons |= {"find_toxic_spans": reason, "cut_toxic": reason}
     if not config.leave_out.enabled:
         reasons["leave_out"] = (
@@ -493,7 +493,7 @@ def get_skip_reason_by_stage(config: Config) -> dict[str, str]:
         )
     if not list_town_sources(config.ingest.sources):
         reasons["evaluate_curation"] = (
-            "no source in this config is of the kind 'town', the only kind for which the correct "
+            "this config has no source of the 'town' kind, the only kind for which the correct "
             "curation result is known"
         )
     return reasons

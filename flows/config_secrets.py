@@ -51,7 +51,7 @@ def describe_secret(text: str) -> str | None:
     if _PRIVATE_KEY.search(text):
         return "a private key"
     if len(text) >= MIN_KEY_CHARACTERS and _compile_vendor_keys().search(text):
-        return "what looks like a key or a token"
+        return "text that looks like a key or a token"
     return None
 
 

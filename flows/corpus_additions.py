@@ -118,7 +118,7 @@ def resolve_earlier_run_id(store: Store, config: Config) -> str | None:
             for label in (*DEDUPLICATION_STAGES, "split"):
                 check_earlier_compatible(artifacts[label], getattr(config, label))
         except (HallmarkError, KeyError) as error:
-            reason = f"it has no stage {error}" if isinstance(error, KeyError) else str(error)
+            reason = f"it has no {error} stage" if isinstance(error, KeyError) else str(error)
             raise UsageError(f"the corpus of run {run.id} cannot be extended: {reason}") from error
         if config.plant_canaries.enabled and artifacts["plant_canaries"]["canaries"].row_count:
             raise UsageError(

@@ -144,7 +144,7 @@ class DeploymentRunner(Runner):  # type: ignore[misc]  # mypy skips prefect.runn
                 break
             for flow_run in missed:
                 message = (
-                    f"Its scheduled time was missed; the scheduled run {newest.name} runs instead."
+                    f"The scheduled time of this run was missed; run {newest.name} starts instead."
                 )
                 await self._client.set_flow_run_state(flow_run.id, Cancelled(message=message))
             missed_count += len(missed)

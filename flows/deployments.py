@@ -112,7 +112,7 @@ def serve_deployments(
     if concurrent_runs is not None:
         set_concurrency_limit(opened_store, concurrent_runs)
         print(
-            f"concurrent flow runs on the store: {concurrent_runs} (Prefect concurrency limit "
+            f"concurrent flow runs using the store: {concurrent_runs} (Prefect concurrency limit "
             f"{get_limit_name(opened_store)})",
             flush=True,
         )

@@ -80,7 +80,7 @@ class LocalPrefectServer:
             with self._lock:
                 if self._is_stopped or exit_code >= 0:  # an error of the server would be repeated
                     break
-                log.warning("the Prefect server of this command was killed and is being restarted")
+                log.warning("this command's Prefect server was killed and is being restarted")
                 self.process = self._start_process()
         self.process.wait()
         os.close(self._socket_fd)  # who waits for the server now gets an error

@@ -50,7 +50,7 @@ def resolve_trained_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCh
     resolved = resolve_checkpoint(store, checkpoint_name)
     if resolved.training_run is None or resolved.corpus is None or resolved.source_run is None:
         raise UsageError(
-            f"{checkpoint_name}: its training documents are not in the store, so none can be "
+            f"the training documents of {checkpoint_name} are not in the store, so none can be "
             "removed; choose a checkpoint from a run in this store"
         )
     return resolved

@@ -22,4 +22,4 @@ def log_which_run_is_latest(run_id: str, description: str) -> None:
         run_id: The id of the run.
         description: Which run it is, such as "the newest run".
     """
-    log.log(NOTICE, "latest is run %s, %s", run_id, description)
+    log.log(NOTICE, "latest refers to run %s, %s", run_id, description)

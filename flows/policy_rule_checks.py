@@ -94,7 +94,7 @@ def check_policy_rules(config: Any, store_name: str | None = None) -> None:
         if missing_setting := _find_missing_setting(rule, config):
             raise UsageError(
                 f"policy.rules.{rule_name}.metric: the {rule.audit} audit measures {rule.metric} "
-                f"only with {missing_setting}; add this to the config or remove the rule"
+                f"only with {missing_setting}; add this setting to the config or remove the rule"
             )
         if rule.slice is None:
             continue

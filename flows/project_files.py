@@ -20,7 +20,7 @@ CONFIG_NAME, ANSWERS_NAME = "config.toml", "answers.toml"
 CONFIG_START = f"""\
 # Hallmark config. Run it with: hallmark run {CONFIG_NAME}
 # Keys that are not set keep their defaults; `hallmark settings` lists all of them.
-name = "mine" # the name of the runs, and the title of the cards
+name = "mine" # name of the runs and title of the cards
 
 [answers]
 file = "{ANSWERS_NAME}" # your answers to the card questions
@@ -46,15 +46,15 @@ steps = 500
 """
 
 STATEMENTS_START = """
-# Facts that only a person knows. To state one, remove the "# " in front of its key and enter the
-# value. Questions without a statement or an answer are shown as unanswered on the card.
+# Facts that only a person knows. To state a fact, remove the "# " in front of its key and enter
+# the value. Questions without a statement or an answer are shown as unanswered on the card.
 """
 
 ANSWERS_START = f"""\
 # Your answers to the questions in the datasheet and the model card, keyed by question id.
 # {CONFIG_NAME} refers to this file. To answer a question, remove the "# " in front of its id and
-# write the answer between the quotes; use \"\"\" for multi-line answers. An answer replaces what
-# the config states. What Hallmark measured is always shown, with your answer next to it.
+# write the answer between the quotes; use \"\"\" for multi-line answers. An answer replaces the
+# value in the config. What Hallmark measured is always shown, with your answer next to it.
 """
 
 #: Fields of cards that are no statements of a person.

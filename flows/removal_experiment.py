@@ -78,7 +78,7 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
     if "/" in run_name or "@" in run_name:
         raise UsageError(
             f"{run_name}: hallmark prove needs a run in this store, because it repeats the whole "
-            "training; specify a run id (to list all runs: hallmark runs)"
+            "training run; specify a run id (to list all runs: hallmark runs)"
         )
     run = open_run(run_name, store)
     if run.flow != "pipeline":
@@ -90,8 +90,8 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
         )
     if "pretrain" not in run.stages:
         raise UsageError(
-            f"run {run.id} did not train a model, so there is no training to repeat; choose a run "
-            "that trained a model (to list all runs: hallmark runs)"
+            f"run {run.id} did not train a model, so there is no training run to repeat; choose a "
+            "run that trained a model (to list all runs: hallmark runs)"
         )
     if run.config.leave_out.enabled:
         raise UsageError(
@@ -381,7 +381,7 @@ def check_arms_comparable(runs_by_arm: Mapping[str, Run], audit_names: Sequence[
     for audit in audit_names:
         for arm in (base_arm, *other_arms):
             if arm.find_artifact(audit, "audit") is None:
-                reason = arm.run.read_failure_reason_by_audit().get(audit, "it did not run")
+                reason = arm.run.read_failure_reason_by_audit().get(audit, "the audit did not run")
                 raise HallmarkError(f"{arm.name} (run {arm.run.id}) has no audit {audit}: {reason}")
         for other_arm in other_arms:
             if reason := explain_incomparability(audit, [base_arm, other_arm]):

@@ -41,7 +41,7 @@ class RetryConfig(StageConfig):
         0.0, ge=0, le=MAX_DELAY_SECONDS, description="delay in seconds before a retry"
     )
     stages: dict[str, StageRetryConfig] = Field(
-        {}, description="different values for individual stages, by the name of the stage's section"
+        {}, description="overrides for individual stages, keyed by the name of the stage's section"
     )
 
     def get_policy(self, label: str, stage_name: str) -> RetryPolicy:

@@ -288,7 +288,7 @@ def check_last_stage(last_stage: str | None, settings: Config) -> None:
     from hallmark.flows.config import STAGE_SECTIONS, get_skip_reason_by_stage
 
     if last_stage is not None and (reason := get_skip_reason_by_stage(settings).get(last_stage)):
-        raise UsageError(f"there is no stage {last_stage!r} to stop after in this config: {reason}")
+        raise UsageError(f"this config has no stage {last_stage!r} to stop after: {reason}")
 
     if last_stage is not None and last_stage not in STAGE_SECTIONS:
         raise UsageError(
@@ -368,8 +368,8 @@ def check_start_checkpoint(
 
     if last_stage == "train_tokenizer":
         raise UsageError(
-            "a run that continues from a checkpoint uses the tokenizer of the checkpoint and has "
-            "no stage train_tokenizer; stop after another stage"
+            "a run that continues from a checkpoint uses the checkpoint's tokenizer and has no "
+            "train_tokenizer stage; stop after another stage"
         )
     checkpoint = resolve_checkpoint(store, checkpoint_name).checkpoint
     check_not_purged(
@@ -542,7 +542,10 @@ def _record_error(run: Run, error: BaseException) -> None:
         case Pause():
             from hallmark.flows.dead_run_automation import emit_suspended_event
 
-            status, reason = "interrupted", "paused in Prefect, which continues it as another run"
+            status, reason = (
+                "interrupted",
+                "paused in Prefect, which will continue it as another run",
+            )
             emit_suspended_event()
         case _:
             status, reason = "failed", redactor.redact(str(error).split("\n")[0])

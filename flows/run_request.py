@@ -200,7 +200,9 @@ class RunRequest(BaseModel):
             return cls.model_validate(fields)
         except ValidationError as error:
             problem = format_validation_error(error, fields, (), cls)
-            raise UsageError(f"the parameters of the {flow_name} flow: {problem}") from error
+            raise UsageError(
+                f"the parameters of the {flow_name} flow are not valid: {problem}"
+            ) from error
 
     @classmethod
     def from_record(cls, record: Any) -> Self:
@@ -210,11 +212,11 @@ class RunRequest(BaseModel):
             HallmarkError: If it has another format, or is damaged; in one sentence.
         """
         if not isinstance(record, dict):
-            raise HallmarkError("it must be a JSON object")
+            raise HallmarkError("the request must be a JSON object")
         if record.get("format") != REQUEST_FORMAT or isinstance(record["format"], bool):
             raise HallmarkError(
-                f"its format is {record.get('format')!r:.40}, but this version of Hallmark reads "
-                f"format {REQUEST_FORMAT}"
+                f"the request has format {record.get('format')!r:.40}, but this version of "
+                f"Hallmark reads format {REQUEST_FORMAT}"
             )
         parameters = {name: value for name, value in record.items() if name != "format"}
         return cls.parse(parameters.pop("flow", None), parameters)

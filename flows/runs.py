@@ -341,8 +341,8 @@ class Run:
         }
         if not tables_by_stage:
             raise HallmarkError(
-                f"no stage of run {self.id} has a table {table_name!r}; hallmark status {self.id} "
-                "lists the tables"
+                f"no stage of run {self.id} has the {table_name!r} table; hallmark status "
+                f"{self.id} lists the tables"
             )
         rows_by_stage = {label: table.read() for label, table in tables_by_stage.items()}
         if len(rows_by_stage) == 1 and table_name != "findings":
@@ -584,7 +584,9 @@ def _check_request(record: Record, store: Store) -> None:
     try:
         request = RunRequest.from_record(request_record)
         if request.flow != record["flow"]:
-            raise HallmarkError(f"it requests the {request.flow} flow, not {record['flow']!r:.80}")
+            raise HallmarkError(
+                f"the request is for the {request.flow} flow, not {record['flow']!r:.80}"
+            )
     except HallmarkError as error:
         raise HallmarkError(
             f"run {run_id}: the request in {store.uri}/runs/{run_id}/run.json cannot be used: "

@@ -58,7 +58,7 @@ def occupy_store(store: Store) -> Iterator[None]:
     run_limit = read_run_limit(limit_name)
     if run_limit is not None and not _try_to_occupy(place, limit_name):
         log.warning(
-            "waiting for a slot: the concurrency limit %s is %d for flow runs on the store %s%s",
+            "waiting for a slot: the concurrency limit %s is %d for flow runs using the store %s%s",
             limit_name,
             run_limit,
             store.uri,
@@ -66,7 +66,7 @@ def occupy_store(store: Store) -> Iterator[None]:
         )
         while not _try_to_occupy(place, limit_name):
             time.sleep(ATTEMPT_INTERVAL)
-        log.warning("a slot of the concurrency limit %s is free; the run starts", limit_name)
+        log.warning("a slot of the concurrency limit %s is now free; starting the run", limit_name)
     try:
         yield
     finally:

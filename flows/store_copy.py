@@ -206,8 +206,8 @@ class _StoreCopy:
         if read_purged_documents(self.source)["documents"] != purged_before:
             raise HallmarkError(
                 f"documents were purged in the store {self.source.uri} during the copy, so no run "
-                f"was copied; run hallmark gc --delete on the store {self.target.uri}, which "
-                "removes what was copied so far, then repeat the command"
+                f"was copied; run hallmark gc --delete on the store {self.target.uri} to "
+                "remove what was copied so far, then repeat the command"
             )
         self._record_purges(purged_before)  # another copy may have written the list meanwhile
         for run, record in zip(self.runs, records, strict=True):
@@ -296,8 +296,8 @@ class _StoreCopy:
             ):
                 raise HallmarkError(
                     f"the store {self.target.uri} contains the artifact {artifact.name} with "
-                    "different content, because results can differ between machines, so nothing "
-                    "was copied; choose another store"
+                    "different content (results can differ between machines), so nothing was "
+                    "copied; choose another store"
                 )
             unpurged_ids = artifact.purge_time_by_doc_id.keys() - stored.purge_time_by_doc_id.keys()
             if unpurged_ids:
@@ -419,7 +419,7 @@ class _StoreCopy:
         stored = self.target.find_artifact(*artifact.name.split("/"))
         if stored is None or stored.content_digest != artifact.content_digest:
             raise HallmarkError(
-                f"another process wrote {artifact.name} with different content into the store "
+                f"another process wrote {artifact.name} with different content to the store "
                 f"{self.target.uri} during the copy, so no run was copied; choose another store"
             )
 

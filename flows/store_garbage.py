@@ -69,7 +69,7 @@ KIND_DESCRIPTIONS: dict[GarbageKind, str] = {
     "temporary file": "temporary files of dead processes",
     "work area": "work areas of dead processes",
     "training state": "states and leases of dead processes in the store",
-    "cache": "caches, which are built again when they are needed",
+    "cache": "caches, which are rebuilt when needed",
 }
 
 #: Prefixes of a store with small files that are written at once.
@@ -164,7 +164,7 @@ def collect_garbage(
         for use in other_uses:
             if delete and use.kind in EXCLUSIVE_KINDS:
                 raise HallmarkError(
-                    f"{use} works on the store {store.uri}, so nothing was removed; wait until it "
+                    f"{use} is using the store {store.uri}, so nothing was removed; wait until it "
                     "has ended, then repeat the command"
                 )
         # A run is read once: one that cannot be read now is a problem, and never an ended run.
@@ -174,7 +174,7 @@ def collect_garbage(
             str(other_uses[0]) if other_uses else None,
         )
         if in_use_by is None and not got_lock:
-            in_use_by = "another process of this machine"
+            in_use_by = "another process on this machine"
         report = GarbageReport(store.uri, delete, in_use_by, references.problems)
         finder = _GarbageFinder(store, references, in_use_by is None, unfinished_hours)
         for item in finder.iter_garbage():

@@ -111,7 +111,7 @@ class ArtifactGraph:
                 return ReferencedArtifact(name)
             if artifact.name != name:
                 raise HallmarkError(
-                    f"artifact {name} is damaged: its manifest.json is that of {artifact.name}; "
+                    f"artifact {name} is damaged: its manifest.json describes {artifact.name}; "
                     "remove the artifact's folder and run again to rebuild it"
                 )
             checkpoints = tuple(read_checkpoint_names(artifact))

@@ -153,7 +153,7 @@ def wait_for_exclusive_uses(store: Store, on_wait: Callable[[], None] = lambda: 
     was_reported = False
     while uses := [use for use in list_uses(store) if use.kind in EXCLUSIVE_KINDS]:
         if not was_reported:
-            log.warning("waiting for %s, which works on the store %s", uses[0], store.uri)
+            log.warning("waiting for %s, which is using the store %s", uses[0], store.uri)
             was_reported = True
         on_wait()
         time.sleep(CHECK_INTERVAL_SECONDS)

@@ -297,24 +297,24 @@ def open_verified_answer_key(run: Run, first_digest_by_artifact: dict[str, str])
     """
     entry = run.stages.get("seal_answer_key")
     if entry is None:
-        raise HallmarkError("the answer key of this trial was never sealed")
+        raise HallmarkError("this trial's answer key was never sealed")
     first_digest = first_digest_by_artifact.setdefault(entry["artifact"], entry["content"])
     artifact = find_artifact(run.store, entry["artifact"])
     if not artifact.content_digest == entry["content"] == first_digest:
         raise HallmarkError(
-            f"the answer key of this trial is not the one that was sealed ({artifact.name})"
+            f"this trial's answer key is not the one that was sealed ({artifact.name})"
         )
     for part in (part for table in artifact.tables.values() for part in table.parts):
         if hash_file(part.path) != part.entry["sha256"]:
             raise HallmarkError(
-                f"the answer key of this trial was changed after it was sealed ({artifact.name})"
+                f"this trial's answer key was changed after it was sealed ({artifact.name})"
             )
     candidates = run["judge_candidates"]["verdicts"].read(["kind", "candidate_id"]).to_pylist()
     if {(row["kind"], row["candidate_id"]) for row in candidates} - {
         *read_effect_level_by_candidate(artifact["answer_key"].read())
     }:
         raise HallmarkError(
-            "the answer key of this trial does not list the effects that the audits tested "
+            "this trial's answer key does not list the effects that the audits tested "
             f"({artifact.name})"
         )
     return artifact

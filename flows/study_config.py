@@ -69,8 +69,8 @@ class FullAuditConfig(StageConfig):
         len(SENTENCE_FRAMES),
         ge=2,
         le=len(SENTENCE_FRAMES),
-        description="number of sentence templates from the built-in grammar that the full audits "
-        "use",
+        description="number of sentence templates from the built-in grammar to use in the full "
+        "audits",
     )
     reference_secrets_factor: int = Field(
         6,
@@ -95,8 +95,8 @@ class StudyConfig(StageConfig):
     )
     store: str | None = Field(
         None,
-        description="folder or object-store URI of the store; by default the value of the "
-        "environment variable HALLMARK_STORE, or ./runs if it is not set",
+        description="folder or object-store URI of the store; defaults to the HALLMARK_STORE "
+        "environment variable, or to ./runs if the variable is not set",
     )
     workers: int = Field(
         1,
@@ -110,9 +110,9 @@ class StudyConfig(StageConfig):
         "run; accepts the same values as the `mapper` setting of the 'run' command",
     )
     report_to: tuple[()] = Field(
-        (), description="not available: a study does not report to other systems"
+        (), description="not available, because studies do not report to other systems"
     )
-    reporters: None = Field(None, description="not available: a study has no reporters")
+    reporters: None = Field(None, description="not available, because studies have no reporters")
     retry: RetryConfig = RetryConfig()
     trials_with_effects: int = Field(
         40,

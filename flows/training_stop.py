@@ -94,8 +94,8 @@ class TrainingStopReader:
         if stop is None:
             return (
                 f"training was stopped because the file {self.store.uri}/{self.key} requests it, "
-                "but this file is damaged; find out who wrote it; to continue training, run the "
-                "same command again"
+                "but this file is damaged; find out who wrote the file; to continue training, run "
+                "the same command again"
             )
         return stop.describe()
 

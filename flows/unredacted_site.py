@@ -27,8 +27,8 @@ def _check_folder_is_not_shared(folder: Path, store: Store) -> None:
     for shared_folder in (*store_folders, *enclosing_sites):
         if shared_folder in folder.parents and folder != shared_folder / DEFAULT_FOLDER_NAME:
             raise UsageError(
-                f"{folder} is inside {shared_folder}, which other people may read; choose a folder "
-                "outside it"
+                f"{folder} is inside {shared_folder}, which other people may be able to read; "
+                "choose a folder outside it"
             )
 
 

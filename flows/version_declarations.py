@@ -136,8 +136,8 @@ def _build_change(library: str, installed_version: str, uses: Sequence[_Use]) ->
     if not is_patch_release(installed_version, counted_version):
         raise UsageError(
             f"{library} {installed_version} cannot be declared equal to {counted_version}, because "
-            "only patch releases with the same first two numbers and build can be equal; install "
-            "such a version, or run the configs again"
+            "only patch releases with the same first two version numbers and build can be equal; "
+            "install such a version, or run the configs again"
         )
     labels_by_run: dict[str, list[str]] = {}
     for use in uses:

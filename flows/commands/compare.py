@@ -77,8 +77,8 @@ def compare(
         comparison = report_run_comparison(run_comparison)
     elif folder is not None:
         raise UsageError(
-            "--output requires exactly two runs or checkpoints; for a page about all checkpoints "
-            "of a training run, use: hallmark export-site"
+            "--output requires exactly two runs or checkpoints; to write a page about all "
+            "checkpoints of a training run, use hallmark export-site"
         )
     else:
         comparison = compare_checkpoints(find_audited_checkpoints(opened_store, checkpoints))
@@ -96,7 +96,7 @@ def compare(
     )
     if comparison["unreadable"]:
         raise HallmarkError(
-            f"the tables of these audits cannot be read: {', '.join(comparison['unreadable'])}; "
+            f"these audits' tables cannot be read: {', '.join(comparison['unreadable'])}; "
             "run hallmark verify to find damaged files, then rerun the audits"
         )
 
@@ -174,8 +174,8 @@ def _render_findings(rows: Sequence[Report], other_names: Sequence[str]) -> list
         lines += [
             "",
             f"{format_count(equal_count, 'finding')} {'has' if equal_count == 1 else 'have'} the "
-            "same value for every checkpoint (for example, a baseline that is evaluated on the "
-            "same text); --json lists all findings",
+            "same value for every checkpoint (for example, a baseline evaluated on the same "
+            "text); --json lists all findings",
         ]
     return lines
 

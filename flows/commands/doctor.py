@@ -155,15 +155,15 @@ def _check_remote_store(store: Store) -> CheckResult:
         store.delete([key])
     if not is_creation_conditional:
         message = (
-            f"{store.uri} overwrites an existing object even when a conditional write forbids it, "
-            "so two machines could overwrite each other's artifacts; use an object store that "
-            "supports conditional writes (the If-None-Match header)"
+            f"{store.uri} overwrites an existing object even if a conditional write should "
+            "prevent this, so two machines could overwrite each other's artifacts; use an object "
+            "store that supports conditional writes (the If-None-Match header)"
         )
     elif not is_replacement_conditional:
         message = (
-            f"{store.uri} overwrites a changed object even when a conditional write forbids it, so "
-            "two machines could do the same work and lose each other's training states; use an "
-            "object store that supports conditional writes (the If-Match header)"
+            f"{store.uri} overwrites a changed object even if a conditional write should prevent "
+            "this, so two machines could do the same work and lose each other's training states; "
+            "use an object store that supports conditional writes (the If-Match header)"
         )
     else:
         message = f"{store.uri} is writable"

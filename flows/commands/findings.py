@@ -98,7 +98,7 @@ def list_findings(run: Run, audit: str | None = None) -> list[Row]:
             "all runs: hallmark runs), or audit a model with: hallmark audit CHECKPOINT"
         )
     if audit is not None and audit not in audits:
-        raise UsageError(f"run {run.id} has no audit {audit!r}; it has {', '.join(audits)}")
+        raise UsageError(f"run {run.id} has no {audit!r} audit; its audits: {', '.join(audits)}")
     finding_rows = [
         row
         for name, rows in read_card_findings(

@@ -36,9 +36,9 @@ def _check_prefect_server_answers() -> None:
     server_url = PREFECT_API_URL.value() or ""
     if not is_prefect_server_reachable(server_url):
         raise HallmarkError(
-            f"no Prefect server responds at {server_url!r}, the address in PREFECT_API_URL or in "
-            f"the Prefect profile; {START_SERVER_HINT}; or unset the address to have each command "
-            "start its own server"
+            f"no Prefect server responds at {server_url!r}, the address set in PREFECT_API_URL "
+            f"or in the Prefect profile; {START_SERVER_HINT}; or unset the address, so that each "
+            "command starts its own server"
         )
 
 

@@ -166,7 +166,7 @@ def _describe_estimate_basis(report: Report) -> str:
     sample = report["sample"]
     if sample is None:
         is_exact = report["sources"] and report["sources"][0]["documents"]["is_exact"]
-        return "exact, from the store" if is_exact else "unknown"
+        return "exact values from the store" if is_exact else "unknown"
     sample_size = (
         f"{format_count(sample['documents'], 'document')}, {format_byte_count(sample['bytes'])}"
     )
@@ -175,8 +175,8 @@ def _describe_estimate_basis(report: Report) -> str:
     if not sample["documents"]:
         return "no documents could be read"
     return (
-        f"estimated from a sample of {sample_size} and scaled in proportion to bytes; duplicates "
-        "of documents outside the sample could not be found"
+        f"estimated from a sample of {sample_size} and scaled in proportion to size in bytes; "
+        "duplicates of documents outside the sample could not be found"
     )
 
 

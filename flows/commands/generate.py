@@ -100,7 +100,7 @@ def generate(
         Hide personal data, planted secrets and offensive texts, as the pages do.
     """
     if not prompt.strip():
-        raise UsageError("the prompt is empty; specify some text")
+        raise UsageError("the prompt is empty; enter some text")
     try:
         prompt.encode()
     except UnicodeEncodeError as error:
@@ -416,7 +416,7 @@ def _predict_masked_tokens(
     mask_name = model.get_token_name(model.mask_id)
     if mask_name not in prompt:
         raise UsageError(
-            f"{model.name} is a masked language model, which only fills gaps; write {mask_name} "
+            f"{model.name} is a masked language model, which can only fill gaps; write {mask_name} "
             f"for each missing word, for example: He ate the cake {mask_name} the fork"
         )
     end_ids = [] if model.closing_id is None else [model.closing_id]

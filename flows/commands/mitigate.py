@@ -166,7 +166,8 @@ def render_dry_run(report: Report) -> str:
     return "\n".join(
         [
             *lines,
-            f"the treatment arm would train without {format_count(len(documents), 'document')} "
+            "the treatment arm would be trained without "
+            f"{format_count(len(documents), 'document')} "
             f"({size}), and the control arm without an equal number of randomly chosen documents",
             f"estimated time: about {format_duration(2 * sum(seconds.values()))} for two arms, "
             f"each with {format_duration(seconds['training'])} of training and "
@@ -202,7 +203,7 @@ def render_mitigation(report: Report) -> str:
         f"{format_count(control_count, 'document')}"
     )
     if control_count < removed_count:
-        lines.append("fewer documents were removed at random because no others were available")
+        lines.append("fewer documents were removed at random because no more were available")
     if report["documents_file"]:
         lines.append(
             "the documents to which the findings were traced are listed in "

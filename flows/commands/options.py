@@ -82,7 +82,7 @@ RevokedKeysOption = Annotated[
         name="--revoked-keys",
         env_var="HALLMARK_REVOKED_KEYS",
         help="File with revoked keys, or a key revocation list created with ssh-keygen -k; "
-        "signatures by revoked keys do not count; defaults to the value of the "
+        "signatures made with revoked keys are not accepted; defaults to the value of the "
         "HALLMARK_REVOKED_KEYS environment variable.",
     ),
 ]

@@ -115,8 +115,8 @@ def parse_whole_number(option: str, text: str, largest: int) -> int:
 def render_plan(report: Report) -> str:
     """Format the report of ``plan_run`` for a terminal."""
     heading = (
-        f"plan of {report['config']}: {format_count(round(report['tokens']), 'training token')} on "
-        f"{format_count(report['hosts'], 'host')} with "
+        f"plan for {report['config']}: {format_count(round(report['tokens']), 'training token')} "
+        f"on {format_count(report['hosts'], 'host')} with "
         f"{format_count(report['workers_per_host'], 'worker')} each\n"
         f"store {report['store']}\n{_render_runs(report['runs'])}"
     )
@@ -182,12 +182,12 @@ def _render_corpus(corpus: Report) -> str:
             f"corpus: {format_byte_count(corpus['text_bytes'])} of source text in about "
             f"{format_count(round(corpus['documents']), 'document')}",
             f"  time: about {_format_range(corpus['seconds'], format_duration)}, including "
-            f"{format_duration(serial)} ({serial_share}) in a single process that more hosts do "
-            "not speed up",
+            f"{format_duration(serial)} ({serial_share}) in a single process, which additional "
+            "hosts do not speed up",
             "  processor time: about "
             f"{_format_range(corpus['processor_seconds'], format_duration)}",
             f"  memory: at most {format_byte_count(corpus['worker_memory_bytes'])} per worker (as "
-            "measured, because partition size stays the same); main process about "
+            "measured, because the partition size stays the same); main process about "
             f"{_format_range(corpus['main_memory_bytes'], format_byte_count)}, by the end of "
             f"{corpus['main_memory_stage']}",
             f"  disk: artifacts about {_format_range(corpus['output_bytes'], format_byte_count)}, "

@@ -123,8 +123,8 @@ def purge_document(
         purge_list = read_purged_documents(store)
         if not mentions.is_mentioned and doc_id.lower() not in purge_list["documents"]:
             raise UsageError(
-                f"no artifact in the store {store.uri} contains the document {doc_id}; the tables "
-                "list document ids in the 'doc_id' column"
+                f"no artifact in the store {store.uri} contains the document {doc_id}; document "
+                "ids are listed in the tables' 'doc_id' columns"
             )
         if has_planted_documents(requested_ids, artifacts):
             raise UsageError(
@@ -333,8 +333,8 @@ def render_purge(report: PurgeReport) -> str:
             report["unredacted_pages"],
         ),
         (
-            "quarantined records from other sources that are not UTF-8 and were searched with a "
-            "guessed encoding",
+            "quarantined records from other sources that are not valid UTF-8 and were searched "
+            "using a guessed encoding",
             [
                 f"{record_count} of {name}"
                 for name, record_count in report["unreadable_records"].items()
@@ -350,8 +350,8 @@ def render_purge(report: PurgeReport) -> str:
         [
             *lines,
             "from now on, ingest skips the document; runs that contained it can no longer be "
-            "replayed or continued. Sites, copies and caches of this store elsewhere were not "
-            "changed",
+            "replayed or continued. Sites, copies and caches of this store that are located "
+            "elsewhere were not changed",
         ]
     )
 

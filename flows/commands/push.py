@@ -71,8 +71,9 @@ def render_copy(report: dict[str, Any]) -> str:
     if report["purged_documents"]:
         lines.append(
             f"now also recorded as purged in {target}: "
-            f"{join_first_names(report['purged_documents'])}; if other runs there may contain "
-            f"these documents, complete the purge with: hallmark purge DOC_ID --store {target}"
+            f"{join_first_names(report['purged_documents'])}; if other runs there might "
+            "contain these documents, complete the purge with: hallmark purge DOC_ID --store "
+            f"{target}"
         )
     if report["missing_inputs"]:
         lines.append(

@@ -346,8 +346,8 @@ def render_removals(summary: RemovalSummary | None) -> list[str]:
             f"{size_condition}"
         )
     q_note = (
-        "removals by all stages are counted, including duplicates; q is the p-value adjusted for "
-        "the false discovery rate"
+        "removals by all stages are counted, including those of duplicates; q is the p-value "
+        "adjusted for the false discovery rate"
     )
     choice_note = "intervals corrected for the selection of these groups"
     for groups, verb, limit, note in (
@@ -403,7 +403,7 @@ def _render_group_line(row: GroupRemovalRate) -> str:
     return (
         line
         if row["is_significant"]
-        else f"{line}; not statistically significant (near-duplicates count once)"
+        else f"{line}; not statistically significant (near-duplicates are counted once)"
     )
 
 

@@ -149,7 +149,7 @@ def replay_run(
         UsageError: If the run cannot be replayed or the target store is not empty.
     """
     if run.status != "completed":
-        raise UsageError(f"run {run.id} is {run.status}; only a completed run can be replayed")
+        raise UsageError(f"run {run.id} is {run.status}; only completed runs can be replayed")
     _check_flow_is_replayable(run)
     original_artifacts = run.artifacts  # opened first, so that a missing one fails before the work
     earlier_artifacts = [
@@ -203,7 +203,7 @@ def _check_flow_is_replayable(run: Run) -> None:
     if run.flow == "audit":
         raise UsageError(
             f"run {run.id} only audited {run.audited_checkpoint}; replay the run that trained the "
-            "checkpoint, or audit it again"
+            "checkpoint, or audit the checkpoint again"
         )
     if run.flow == "prove":
         arm_runs = ", ".join(f"{arm} {run_id}" for arm, run_id in run.record["arms"].items())
@@ -269,7 +269,7 @@ def _rerun_flow_and_get_id(run: Run, target_uri: str) -> str:
         if (checkpoint := run.store.find_artifact(*checkpoint_name.split("/"))) is None:
             raise UsageError(
                 f"run {run.id} fine-tuned {checkpoint_name}, which is not in the store "
-                f"{run.store.uri}; fine-tune it again"
+                f"{run.store.uri}; fine-tune the model again"
             )
         return execute(request.with_changes(checkpoint=str(checkpoint.fetch_directory())))
     for earlier_run in list_corpus_runs(run)[:-1]:  # first rebuild the corpora that it extends

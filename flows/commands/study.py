@@ -135,7 +135,7 @@ def render_study(report: Report) -> str:
         ),
         ("share of intervals that contain the true value (nominal 95 %)", "interval_coverage"),
         (
-            "precision of attribution: share of the top-ranked documents that were generated to "
+            "attribution precision: share of the top-ranked documents that were generated to "
             "support the attributed text",
             "attribution_precision",
         ),

@@ -123,7 +123,7 @@ def trace(
                 "one of the two"
             )
         if attribute:
-            raise UsageError("--attribute needs a finding, such as bias.stereotype_preference")
+            raise UsageError("--attribute requires a finding, such as bias.stereotype_preference")
         check_traceable(traced_text)  # a wrong text is reported before a missing checkpoint
         checkpoint_name = "latest" if run is None else run
         resolved = find_checkpoint_in_folder(checkpoint_name) or resolve_checkpoint(
@@ -136,8 +136,8 @@ def trace(
         return
     if run is None or document_or_finding is None:
         raise UsageError(
-            "nothing to trace; specify a run and a document or finding, such as: hallmark trace "
-            'latest bias.stereotype_preference; or a text: hallmark trace --text "TEXT"'
+            "nothing to trace; specify a run and a document or finding (hallmark trace latest "
+            'bias.stereotype_preference), or a text (hallmark trace --text "TEXT")'
         )
     if "." in document_or_finding or document_or_finding in AUDIT_DESCRIPTIONS:
         finding_name = document_or_finding
@@ -178,8 +178,8 @@ def read_text_file(file_name: str) -> str:
     except (OSError, RuntimeError, ValueError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
         raise UsageError(
-            f"--text-file {file_name}: cannot be read ({reason.lower()}); specify a text file, or "
-            "- for standard input"
+            f"--text-file {file_name}: the file cannot be read ({reason.lower()}); specify a text "
+            "file, or - for standard input"
         ) from error
     try:
         return content.decode("utf-8-sig")
@@ -187,8 +187,8 @@ def read_text_file(file_name: str) -> str:
         if len(content) == max_bytes and error.start >= max_bytes - 4:
             return content.decode("utf-8-sig", errors="ignore")  # cut off within a character
         raise UsageError(
-            f"--text-file {file_name}: byte {error.start + 1} is not UTF-8; convert the file to "
-            "UTF-8"
+            f"--text-file {file_name}: byte {error.start + 1} is not valid UTF-8; convert the "
+            "file to UTF-8"
         ) from error
 
 
@@ -237,8 +237,8 @@ def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
         )
     if not stages:
         raise UsageError(
-            f"no stage of run {run.id} contains the document {doc_id}; the tables list document "
-            "ids in the 'doc_id' column"
+            f"no stage of run {run.id} contains the document {doc_id}; document ids are listed in "
+            "the tables' 'doc_id' columns"
         )
     spans = _find_packed_spans(run, id_bytes)
     return {
@@ -517,7 +517,7 @@ def _quote_text_lines(text: str) -> list[str]:
     if len(text) > MAX_TEXT_CHARACTERS:
         lines.append(
             f"    | … and {format_count(len(text) - MAX_TEXT_CHARACTERS, 'more character')}; "
-            "--json has all of them"
+            "--json shows the full text"
         )
     return lines
 
@@ -581,9 +581,7 @@ def render_finding_trace(report: Report) -> str:
                 "text occurs in the training text"
             )
         if (hidden_count := len(entry["documents"]) - MAX_DOCUMENTS) > 0:
-            lines.append(
-                f"    and {format_count(hidden_count, 'more document')}; --json lists all of them"
-            )
+            lines.append(f"    and {format_count(hidden_count, 'more document')}; --json lists all")
         if "attributions" in entry:
             lines.append(
                 "    attributed documents (estimate), with the weighted share of this row's rare "

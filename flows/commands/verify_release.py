@@ -50,7 +50,7 @@ def render_verification(report: dict[str, Any]) -> str:
     ]
     if not report["is_run_signed"] and not report["approvals"]:
         lines.append(
-            f"no signatures were checked because of the problems below; {MANIFEST_NAME} specifies "
+            f"signatures were not checked because of the problems below; {MANIFEST_NAME} specifies "
             f"run {report['run']}"
         )
     elif not report["is_run_signed"]:

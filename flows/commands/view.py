@@ -108,8 +108,8 @@ def bind_port(port: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise HallmarkError(
-                f"port {port} on this machine is in use, perhaps by another hallmark view; stop "
-                "that program or choose another port with --port"
+                f"port {port} on this machine is in use, perhaps by another hallmark view process; "
+                "stop that process or choose another port with --port"
             ) from error
         raise HallmarkError(
             f"hallmark view cannot listen on port {port} ({error.strerror}); choose another port "

@@ -61,7 +61,7 @@ def _find_empty_splits(
         "train": "there is no text to train on",
         "validation": "no validation loss can be computed, and audit_capability has no text to "
         "evaluate",
-        "holdout": "audit_extraction has no held-out documents to compare with",
+        "holdout": "audit_extraction has no held-out documents for comparison",
     }
     for split in SPLITS:
         estimate = estimates[split]

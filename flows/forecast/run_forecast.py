@@ -341,8 +341,8 @@ class Forecaster:
             )
             self.notes.append(
                 "the Detoxify weights are not on this machine, so the embedded scorer scored the "
-                "sample; with Detoxify, select_scored keeps different documents, and the "
-                "score_toxicity duration differs"
+                "sample; with Detoxify, select_scored will keep different documents, and the "
+                "duration of score_toxicity will differ"
             )
         sample_config = self.config.model_copy(update=config_updates)
         minimal_ingest = sample.write_minimal_sample(self.folder / "few").build_ingest_config(

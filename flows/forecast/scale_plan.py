@@ -56,7 +56,7 @@ MIN_MEASURED_BYTES = 1_000_000_000
 #: The stages whose time can grow faster than the corpus, with the reason.
 NONLINEAR_STAGES = {
     "deduplicate_near": "the number of document pairs to compare can grow faster than the corpus",
-    "find_repeats": "it searches the whole corpus at once in the memory of a single host",
+    "find_repeats": "the whole corpus is searched at once in the memory of a single host",
 }
 
 #: The setting of a stage that may differ between a measured run and the planned one.
@@ -426,8 +426,9 @@ def find_measurement_gaps(
         single = [stage.label for stage in growing if stage.seconds and stage.seconds.low is None]
         if single:
             yield ForecastProblem(
-                f"only one run measured {', '.join(single)}, so these times have no range and "
-                "scale fixed costs in proportion to the size; run the config at a second size"
+                f"only one run measured {', '.join(single)}, so these times have no range, "
+                "and fixed costs are scaled in proportion to the size; also run the config at a "
+                "second size"
             )
     for stage in growing:
         if stage.nonlinear_reason:
@@ -438,7 +439,7 @@ def find_measurement_gaps(
                 f"to the power of {stage.growth_exponent:.2f}"
             )
             yield ForecastProblem(
-                f"the time of {stage.label} may not grow in proportion to the text: "
+                f"the time needed for {stage.label} may not grow in proportion to the text: "
                 f"{stage.nonlinear_reason}; {growth}"
             )
 
@@ -453,6 +454,6 @@ def find_scaling_limits(config: Config, hosts: int) -> Iterator[ForecastProblem]
             f"{format_count(hosts, 'host')}"
         )
     yield ForecastProblem(
-        "all runs were measured on single hosts, so the speed of a shared file system and network "
+        "all measured runs used a single host, so the speed of a shared file system and network "
         "was not measured"
     )

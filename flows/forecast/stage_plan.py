@@ -26,7 +26,7 @@ from hallmark.tasks.corpus.reading.hub_datasets import DatasetsSource
 from hallmark.tasks.corpus.reading.inputs import IngestConfig
 from hallmark.tasks.measures.scorers import ScorerConfig, needs_checkpoint_download
 
-MEASURED_IN_TRIAL = "measured: the stage processed the whole corpus in a temporary store"
+MEASURED_IN_TRIAL = "measured while the stage processed the whole corpus in a temporary store"
 
 
 class ReadOnlyStore(Store):
@@ -152,7 +152,7 @@ class StagePlan:
         }
         for stage_forecast in (forecasts_by_label[label] for label in unknown_labels):
             if stage_forecast.state == "fails":
-                return "blocked", f"cannot start, because {stage_forecast.label} fails"
+                return "blocked", f"cannot start because {stage_forecast.label} fails"
             if stage_forecast.state == "blocked":
                 return stage_forecast.state, stage_forecast.reason
         remainder = f" and {len(unknown_labels) - 3} more" if len(unknown_labels) > 3 else ""

@@ -211,10 +211,10 @@ def find_training_gaps(
     """Yield what is assumed about the training, and what its config does not fit."""
     if training.basis == "computed":
         yield ForecastProblem(
-            "no run trained a model of this size, so its time is derived from its FLOPs; first "
-            "train some steps on such a device"
+            "no run trained a model of this size, so the training time is derived from the "
+            "number of FLOPs; first train for a few steps on this type of device"
             if training.device == "NVIDIA H100"
-            else "the training time is derived from its FLOPs, not from a measurement"
+            else "the training time is derived from the number of FLOPs, not from a measurement"
         )
     if training.devices > 1:
         yield ForecastProblem(

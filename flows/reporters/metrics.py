@@ -172,13 +172,13 @@ def build_metrics(
     metrics: list[Any] = []
     status = add(
         "run_status",
-        "Status of the newest run: 1 for its status, 0 for the others.",
+        "Status of the newest run: 1 for the current status, 0 for all others.",
         (*RUN_LABELS, "status"),
     )
     verdict = add(
         "run_verdict",
-        "Verdict of the newest run: 1 for its verdict, 0 for the others; none means no policy and "
-        "no failed audit.",
+        "Verdict of the newest run: 1 for the current verdict, 0 for all others; none means that "
+        "there is no policy and no audit failed.",
         (*RUN_LABELS, "verdict"),
     )
     started = add("run_start_timestamp_seconds", "Start time of the newest run.")
@@ -189,7 +189,7 @@ def build_metrics(
         "none.",
     )
     seconds = add("stage_duration_seconds", "Duration of a computed stage.", STAGE_LABELS)
-    cached = add("stage_cached", "Whether a stage's result was in the store.", STAGE_LABELS)
+    cached = add("stage_cached", "Whether a stage's result was already in the store.", STAGE_LABELS)
     rows = add("stage_rows", "Number of rows in all tables that a stage wrote.", STAGE_LABELS)
     byte_sizes = add(
         "stage_bytes", "Size of all tables and files of a stage in bytes.", STAGE_LABELS
@@ -201,7 +201,7 @@ def build_metrics(
         "stage_total_units", "Total number of units of the running stage, if known.", STAGE_LABELS
     )
     speed = add(
-        "training_tokens_per_second", "Tokens per second in the running training.", STAGE_LABELS
+        "training_tokens_per_second", "Tokens per second in the current training run.", STAGE_LABELS
     )
     # Prometheus refuses a series that occurs twice; cut labels may be equal.
     runs_by_labels = {tuple(run.labels): run for run in reversed([*runs][:MAX_RUNS])}

@@ -159,48 +159,50 @@ def header(text, length=None):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (remove("config.json"), "it has no config.json"),
-        (write("config.json", "{"), "its config.json is not valid JSON"),
-        (write("config.json", "[" * 100_000), "its config.json is not valid JSON"),
-        (write("config.json", "[]"), "its config.json is not a JSON object"),
-        (write("config.json", " " * (11 << 20)), "its config.json is larger than 10,485,760 bytes"),
+        (remove("config.json"), "the folder has no config.json"),
+        (write("config.json", "{"), "config.json is not valid JSON"),
+        (write("config.json", "[" * 100_000), "config.json is not valid JSON"),
+        (write("config.json", "[]"), "config.json is not a JSON object"),
+        (write("config.json", " " * (11 << 20)), "config.json is larger than 10,485,760 bytes"),
         (
             write("config.json", '{"transformers_weights": 3}'),
-            "transformers_weights in its config.json is not a file name",
+            "transformers_weights in config.json is not a file name",
         ),
         (
             write("config.json", '{"transformers_weights": "../model.safetensors"}'),
-            "../model.safetensors, a safetensors file listed in its config.json, is missing",
+            "../model.safetensors, a safetensors file listed in config.json, is missing",
         ),
         (
             write("config.json", '{"transformers_weights": "a.index.json"}'),
-            "a.index.json, which its config.json references, is missing",
+            "a.index.json, which config.json references, is missing",
         ),
         (
             remove("model.safetensors"),
-            "it has neither model.safetensors nor model.safetensors.index.json",
+            "the folder has neither model.safetensors nor model.safetensors.index.json",
         ),
         (
             only_pickle,
-            "its weights are only in pytorch_model.bin, a file that can execute code when loaded; "
+            "the weights are only in pytorch_model.bin, a file that can execute code when loaded; "
             "save them as model.safetensors",
         ),
-        (remove("tokenizer.json"), "it has no tokenizer"),
+        (remove("tokenizer.json"), "the folder has no tokenizer"),
         (
             write("adapter_config.json", "{}"),
-            "it contains an adapter without its base model; merge the adapter into the base model",
+            "the folder contains an adapter without its base model; merge the adapter into the "
+            "base model",
         ),
         (
             write("model.safetensors.tmp", ""),
-            "the temporary file model.safetensors.tmp is not yet finished or was left behind",
+            "the temporary file model.safetensors.tmp is still being written or was left behind",
         ),
         (
             write(".tmp-config.json", ""),
-            "the temporary file .tmp-config.json is not yet finished or was left behind",
+            "the temporary file .tmp-config.json is still being written or was left behind",
         ),
         (
             write(".model.safetensors.AbC123", ""),
-            "the temporary file .model.safetensors.AbC123 is not yet finished or was left behind",
+            "the temporary file .model.safetensors.AbC123 is still being written or was left "
+            "behind",
         ),
         (
             write("model.safetensors", b"1234567"),
@@ -237,15 +239,14 @@ def test_what_is_missing_is_named(folder, change, problem):
 @pytest.mark.parametrize(
     ("weight_map", "problem"),
     [
-        ({}, "its model.safetensors.index.json lists no weights"),
+        ({}, "model.safetensors.index.json lists no weights"),
         (
             {"weight0": 3},
-            "its model.safetensors.index.json contains a file name that is not text",
+            "model.safetensors.index.json contains a file name that is not a string",
         ),
         (
             {"weight0": "optimizer.pt"},
-            "optimizer.pt, a safetensors file listed in its model.safetensors.index.json, is "
-            "missing",
+            "optimizer.pt, a safetensors file listed in model.safetensors.index.json, is missing",
         ),
         (
             {"weight9": "model-00001-of-00002.safetensors"},
@@ -395,7 +396,7 @@ HOSTILE = {
     make_loose_link: "{0}/vocab.json is a broken link",
     make_linked_folder: "checkpoint: '{0}/templates' leads outside the allowed roots",
     make_many_files: "{0} has more than 50 files",
-    make_pickle: "its weights are only in pytorch_model.bin",
+    make_pickle: "the weights are only in pytorch_model.bin",
     make_nested_folders: "{0} has more than 50 files",
     make_unprintable_name: "the name vocab\\n.json contains control characters or is not valid",
     make_other_encoding: "the name vocab\\udcff.json contains control characters or is not valid",
@@ -415,7 +416,7 @@ def test_a_hostile_folder_gives_one_sentence_and_the_watch_goes_on(
         assert poll(watcher, 5) == []
     [message] = caplog.messages
     assert message.startswith(f"{hostile} was not audited: {HOSTILE[change].format(hostile)}")
-    assert message.endswith("; it will be audited once this has been corrected")
+    assert message.endswith("; it will be audited once the problem has been fixed")
     good = write_checkpoint(folder / "good", value=3.0)
     assert [version.location for version in poll(watcher, 3)] == [str(good)]
     shutil.rmtree(hostile)
@@ -731,8 +732,10 @@ def test_hostile_keys_of_a_bucket_give_one_sentence(upload, bucket, store, tmp_p
         assert [poll(watcher, 4) for watcher in watchers] == [[], []]
     refused, percent = caplog.messages
     assert refused.startswith("--watch s3://nothing/x: checkpoint: 's3://nothing/x' leads outside")
-    assert percent.startswith(f"{upload.uri}/with%20percent was not audited: {upload.uri}/with%20")
-    assert "has characters in its name that URI parsers may decode" in percent
+    assert percent.startswith(
+        f"{upload.uri}/with%20percent was not audited: the name {upload.uri}/with%20"
+    )
+    assert "contains characters that URI parsers may decode" in percent
 
 
 def test_a_bucket_that_is_missing_or_too_large_gives_one_sentence(

@@ -399,7 +399,8 @@ def test_sources_are_hashed_again_on_request(hallmark, tmp_path):
 
 
 UNANSWERED = (
-    "no Prefect server responds at '{}', the address in PREFECT_API_URL or in the Prefect profile"
+    "no Prefect server responds at '{}', the address set in PREFECT_API_URL or in the Prefect "
+    "profile"
 )
 
 

@@ -302,12 +302,12 @@ def test_removals_are_not_compared_if_no_group_is_large_enough(removed, compared
         ({"ratio": None}, ""),
         (
             {"is_significant": False, "ratio": None},
-            "; not statistically significant (near-duplicates count once)",
+            "; not statistically significant (near-duplicates are counted once)",
         ),
         (
             {"is_significant": False, "q": 0.2},
             "; 28.8 times as often (95 % CI 5.00–60.0, q = 0.2000); not statistically significant "
-            "(near-duplicates count once)",
+            "(near-duplicates are counted once)",
         ),
     ],
 )
@@ -317,8 +317,8 @@ def test_removals_are_not_compared_if_no_group_is_large_enough(removed, compared
         (
             "groups",
             "removed",
-            "removals by all stages are counted, including duplicates; q is the p-value adjusted "
-            "for the false discovery rate",
+            "removals by all stages are counted, including those of duplicates; q is the p-value "
+            "adjusted for the false discovery rate",
         ),
         ("tagged_groups", "tagged", "intervals corrected for the selection of these groups"),
     ],
@@ -600,7 +600,7 @@ def forecast(**changes):
 @pytest.mark.parametrize(
     ("sample", "sources", "expected"),
     [
-        (None, [SOURCE], "sources: exact, from the store"),
+        (None, [SOURCE], "sources: exact values from the store"),
         (None, [SOURCE | {"documents": estimate(None, False)}], "sources: unknown"),
         (None, [], "sources: unknown"),
         (
@@ -618,7 +618,7 @@ def forecast(**changes):
             [SOURCE],
             (
                 "sources: estimated from a sample of 1,234 documents, 1.0 MB and scaled in "
-                "proportion to bytes; "
+                "proportion to size in bytes; "
             ),
         ),
     ],
@@ -720,7 +720,7 @@ STEP_LABELS = (
 
 def test_a_forecast_summarizes_blocked_stages_and_those_without_an_estimate():
     labels = ["a", "b", "c", "d", "e", "f"]
-    reason = "cannot start, because ingest fails"
+    reason = "cannot start because ingest fails"
     rows = [STAGE | {"state": "fails", "seconds": None, "reason": "stage ingest: why"}]
     blocked = [STAGE | {"label": label, "state": "blocked", "reason": reason} for label in labels]
     seconds = {"value": 40.0, "stages_without_estimate": labels}
@@ -1523,7 +1523,7 @@ def test_a_checkpoint_shows_when_it_read_a_document(checkpoints, expected):
         (
             "unreadable_records",
             {"ingest/0": 2},
-            "that are not UTF-8 and were searched with a guessed encoding: 2 of ingest/0",
+            "that are not valid UTF-8 and were searched using a guessed encoding: 2 of ingest/0",
         ),
     ],
 )
@@ -1765,7 +1765,7 @@ def test_a_document_of_a_row_shows_when_it_was_read(document, expected):
         ({}, 8, "no span of 8 consecutive tokens in the model's text occurs in the training text"),
         ({"documents": [DOCUMENT]}, 8, None),
         ({}, None, None),
-        ({"documents": [DOCUMENT] * 9}, None, "    and 1 more document; --json lists all of them"),
+        ({"documents": [DOCUMENT] * 9}, None, "    and 1 more document; --json lists all"),
         ({"documents": [DOCUMENT] * 10}, None, "    and 2 more documents; --json lists"),
         (
             {"attributions": []},
@@ -1871,7 +1871,7 @@ def test_a_copy_says_what_was_sent_and_what_was_there():
     [
         (
             {"purged_documents": ["ab"]},
-            "now also recorded as purged in b: ab; if other runs there may contain these "
+            "now also recorded as purged in b: ab; if other runs there might contain these "
             "documents, complete the purge with: hallmark purge DOC_ID --store b",
         ),
         (

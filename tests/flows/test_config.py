@@ -223,7 +223,7 @@ def test_an_action_for_repeats_belongs_to_cut_repeats():
         (
             "evaluate_curation",
             ['ingest.sources=[{kind="text", name="a", path="a"}]'],
-            "is of the kind 'town'",
+            "has no source of the 'town' kind",
         ),
         ("no_stage", [], "choose one of: ingest"),
         ("audit_bbq", [], "the audit needs files that you must provide; set audit_bbq.items"),

@@ -170,7 +170,7 @@ def test_a_paused_run_ends_after_its_stage_and_is_resumed(tmp_path):
         run = json.loads((served.store / "runs" / first["run"] / "run.json").read_text())
         assert (run["status"], run["error"]) == (
             "interrupted",
-            "paused in Prefect, which continues it as another run",
+            "paused in Prefect, which will continue it as another run",
         )
         resource = {"id": [f"prefect.flow-run.{served.flow_run_id}"]}
         query = {"filter": {"event": {"name": [SUSPENDED_EVENT]}, "resource": resource}}

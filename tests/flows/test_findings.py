@@ -64,7 +64,8 @@ def test_audits_of_other_models_and_studies_do_not_change_latest(copied):
     done = copied("trace", "latest", "bias.stereotype_preference", "--json")
     assert json.loads(done.stdout)["run"] == copied.first
     assert done.stderr == (
-        f"latest is run {copied.first}, the newest run that audited the newest trained model\n"
+        f"latest refers to run {copied.first}, the newest run that audited the newest trained "
+        "model\n"
     )
     newest = add_run(copied, "99990104-000000-aaaa", **audit, checkpoint=f"{copied.first}@60")
     assert open_audit_run(store, "latest", "bias").id == newest
@@ -105,7 +106,7 @@ def test_without_a_trained_model_latest_is_the_newest_audit(copied):
     shutil.rmtree(copied.store / "runs" / copied.first)
     done = copied("findings", "--json")
     assert {row["audit"] for row in json.loads(done.stdout)} == {"bias"}
-    assert done.stderr == f"latest is run {newest}, the newest run that audited a model\n"
+    assert done.stderr == f"latest refers to run {newest}, the newest run that audited a model\n"
 
 
 def test_every_command_says_which_run_latest_is(copied):
@@ -125,7 +126,7 @@ def test_every_command_says_which_run_latest_is(copied):
     ):
         code = 0 if command[0] in ("status", "batch", "findings", "verify") else 2
         first_line = copied(*command, code=code).stderr.splitlines()[0]
-        assert first_line == f"latest is run {run}, {reason}"
+        assert first_line == f"latest refers to run {run}, {reason}"
 
 
 def test_findings_are_listed_by_risk_with_names_that_trace_accepts(copied):
@@ -213,7 +214,7 @@ def test_a_run_without_audits_has_no_findings(copied):
     for arguments, expected in (
         ([run], f"run {run} has no audits and therefore no findings; choose an audited run"),
         (["--audit", "bais"], "--audit: there is no audit 'bais' (did you mean bias?)"),
-        ([copied.first, "--audit", "bbq"], f"run {copied.first} has no audit 'bbq'; it has "),
+        ([copied.first, "--audit", "bbq"], f"run {copied.first} has no 'bbq' audit; its audits: "),
         (["--audit", "bbq"], "has no audit bbq yet; run: hallmark audit "),
     ):
         (line,) = copied("findings", *arguments, code=2).stderr.splitlines()

@@ -203,7 +203,7 @@ def test_hugging_face_folders_generate_and_fill_masks(hallmark, gpt2_folder, ber
 @pytest.mark.parametrize(
     ("kind", "arguments", "code", "expected"),
     [
-        ("decoder", [" \n"], 2, "the prompt is empty; specify some text"),
+        ("decoder", [" \n"], 2, "the prompt is empty; enter some text"),
         (
             "decoder",
             ["word " * 60],

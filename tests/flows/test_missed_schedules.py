@@ -102,7 +102,8 @@ def test_a_missed_schedule_runs_once(prefect_server, project):
     assert len(cancelled) >= len(late_runs) - 1
     messages = {each["state"]["message"] for each in cancelled}
     assert all(
-        re.fullmatch(r"Its scheduled time was missed; .* runs instead\.", each) for each in messages
+        re.fullmatch(r"The scheduled time of this run was missed; run .* starts instead\.", each)
+        for each in messages
     )
     assert all(flow_runs[each]["state"]["type"] == "FAILED" for each in requested)
     assert re.search(

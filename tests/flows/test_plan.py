@@ -179,10 +179,10 @@ def test_the_text_of_a_plan_names_runs_extrapolation_and_limits(measured):
         assert run["run"] in text
     assert "1,000,000,000,000 training tokens on 64 hosts with 2 workers each" in text
     assert "the plan extrapolates by a factor of " in text
-    assert "in a single process that more hosts do not speed up" in text
+    assert "in a single process, which additional hosts do not speed up" in text
     assert "run the config on at least 1 GB of text: hallmark run " in text
     assert "mapper is processes, which uses one host; set mapper to ray to use 64 hosts" in text
-    assert "the time of deduplicate_near may not grow in proportion" in text
+    assert "the time needed for deduplicate_near may not grow in proportion" in text
     assert "with an assumed utilisation of 40% (30% to 50%)" in text
     assert not report["will_fail"] and "WILL FAIL" not in text
 
@@ -414,8 +414,8 @@ def test_gaps_of_small_and_single_measurements():
         "5.0 MB of text",
         "the measured runs are too small for reliable estimates; run the config on at least 1 GB "
         "of text: hallmark run x",
-        "only one run measured quality, so these times have no range and scale fixed costs in "
-        "proportion to the size; run the config at a second size",
+        "only one run measured quality, so these times have no range, and fixed costs are "
+        "scaled in proportion to the size; also run the config at a second size",
     ]
 
 
@@ -426,7 +426,9 @@ def test_gaps_of_large_measurements():
     ]
     assert not messages_of(find_measurement_gaps([planned("quality", rows, 2)], "x"))
     (near,) = messages_of(find_measurement_gaps([planned("deduplicate_near", rows, 2)], "x"))
-    assert near.startswith("the time of deduplicate_near may not grow in proportion to the text: ")
+    assert near.startswith(
+        "the time needed for deduplicate_near may not grow in proportion to the text: "
+    )
     assert near.endswith("its time grew in proportion to the text size to the power of 1.00")
     same = [rows[1], replace(rows[1], run="c")]
     (near,) = messages_of(find_measurement_gaps([planned("deduplicate_near", same, 2)], "x"))
@@ -460,7 +462,7 @@ def test_limits_of_several_hosts():
     assert len(messages_of(find_scaling_limits(config, 2))) == 2
     on_ray = load_config("smoke", ["mapper=ray"])
     (shared,) = messages_of(find_scaling_limits(on_ray, 2))
-    assert shared.startswith("all runs were measured on single hosts")
+    assert shared.startswith("all measured runs used a single host")
 
 
 def test_gaps_of_the_training():
@@ -472,7 +474,9 @@ def test_gaps_of_the_training():
     assert stated.device_tflops == 100 and stated.utilisation.value == 0.4
     assert stated.tokens_per_second.value == pytest.approx(0.4 * 1e14 / stated.flops_per_token)
     gaps = messages_of(find_training_gaps(stated, config.pretrain.train))
-    assert gaps[0] == "the training time is derived from its FLOPs, not from a measurement"
+    assert (
+        gaps[0] == "the training time is derived from the number of FLOPs, not from a measurement"
+    )
     assert "8 times as fast on 8 devices" in gaps[1]
     assert gaps[2] == (
         "pretrain.train.steps is 60, but 976,563 steps are needed to read all tokens once"

@@ -147,13 +147,13 @@ def test_a_review_is_written_signed_and_listed(hallmark, reviewers, signers):
         (("--allowed-signers", "."), ".: this is a folder; specify"),
         (("--revoked-keys", "/dev/null"), "/dev/null: this is not a regular file; specify"),
         (("--signature", f"{'x' * 300}.sig"), "… is too long for a file name; specify a sh"),
-        ((*APPROVE, "--note", "bias.stereotype_preference", " "), "' is empty; write some text"),
+        ((*APPROVE, "--note", "bias.stereotype_preference", " "), "' is empty; enter some text"),
         (("--allowed-signers", "missing"), "there is no such file"),
-        ((*APPROVE, "--note", "bias.stereotype_preference", "\u2800"), "is empty; write some text"),
-        ((*APPROVE, "--comment", "\u200d"), "comment: contains no visible characters; write"),
-        ((*APPROVE, "--comment", "\u3164\u2800"), "comment: contains no visible characters; write"),
-        ((*APPROVE, "--comment", " \n"), "comment: contains no visible characters; write"),
-        ((*APPROVE[:3], "\u3164"), "reviewer: contains no visible characters; write"),
+        ((*APPROVE, "--note", "bias.stereotype_preference", "\u2800"), "is empty; enter some text"),
+        ((*APPROVE, "--comment", "\u200d"), "comment: contains no visible characters; enter"),
+        ((*APPROVE, "--comment", "\u3164\u2800"), "comment: contains no visible characters; enter"),
+        ((*APPROVE, "--comment", " \n"), "comment: contains no visible characters; enter"),
+        ((*APPROVE[:3], "\u3164"), "reviewer: contains no visible characters; enter"),
         ((*APPROVE, "--note", "bias.stereotype", "x"), "stereotype_preference"),
         ((*APPROVE, "--note", "nonsense", "x"), "no figure 'nonsense'"),
         ((*APPROVE, "--note", "bia.x", "x"), "hallmark findings"),
@@ -212,7 +212,7 @@ def test_a_decision_dated_in_the_future_is_refused(hallmark, reviewers):
         ({"notes": [{"about": "bias.stereotype", "text": "x"}]}, "stereotype_preference"),
         (
             {"notes": [{"about": "bias.stereotype_preference", "text": ""}]},
-            "the note about 'bias.stereotype_preference' is empty; write some text",
+            "the note about 'bias.stereotype_preference' is empty; enter some text",
         ),
         ({"reviewer": "\u3164"}, "reviewer: contains no visible characters"),
         ({"comment": "\u200d"}, "comment: contains no visible characters"),
@@ -630,7 +630,7 @@ def test_wrong_files_are_reported_without_a_word_about_their_signatures(smoke, a
     (release / "checkpoint" / "config.json").unlink()
     lines = smoke("verify-release", str(release), code=1).stdout.splitlines()
     assert lines[1:] == [
-        "no signatures were checked because of the problems below; release.json specifies run "
+        "signatures were not checked because of the problems below; release.json specifies run "
         f"{apart.first}",
         "'checkpoint/config.json' is missing",
         "the release is NOT valid",

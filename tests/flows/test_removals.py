@@ -73,7 +73,7 @@ def test_a_run_prints_what_was_removed_by_rule_and_group(hallmark, corpus):
     assert heading == (
         "documents that mention these groups of people were removed most often (groups with at "
         "least 20 documents; ratios adjusted for source; removals by all stages are counted, "
-        "including duplicates; q is the p-value adjusted for the false discovery rate):"
+        "including those of duplicates; q is the p-value adjusted for the false discovery rate):"
     )
     start = (
         f"  {GAY}: 16 of 24 documents (66.7 %); all other documents: 2 of 40 (5.0 %); 13.3 times"
@@ -111,7 +111,7 @@ def test_by_default_harmless_documents_are_tagged_and_kept(hallmark, corpus):
         "least 20 documents; ratios adjusted for source; intervals corrected for the selection of "
         "these groups):",
         f"  {GAY}: 16 of 24 documents (66.7 %); all other documents: 0 of 38 (0.0 %); not "
-        "statistically significant (near-duplicates count once)",
+        "statistically significant (near-duplicates are counted once)",
     ]
     run = open_run("latest", str(hallmark.store))
     assert run["select_scored"]["documents"].row_count == 62
@@ -206,5 +206,5 @@ def test_the_summary_has_at_most_twelve_lines():
     )
     assert len(lines) == 12 and "7 more rules removed or tagged documents" in lines[3]
     assert lines[-1].endswith(
-        "(95 % CI 5.00–∞); not statistically significant (near-duplicates count once)"
+        "(95 % CI 5.00–∞); not statistically significant (near-duplicates are counted once)"
     )

@@ -41,7 +41,7 @@ def test_the_last_run_to_begin_is_the_latest_whatever_its_id(store, caplog):
     assert list_run_ids(store) == [run.id for run in read_all_runs(store)] == ids
     with caplog.at_level(NOTICE, "hallmark"):
         assert open_run("latest", store).id == "20260101-110000-c"
-    assert caplog.messages == ["latest is run 20260101-110000-c, the newest run"]
+    assert caplog.messages == ["latest refers to run 20260101-110000-c, the newest run"]
 
 
 def test_runs_without_a_number_are_the_oldest(store):

@@ -30,7 +30,11 @@ AUDIT_PARAMETERS = "its parameters are checkpoint, audits, config, overrides, st
         ("audit", {"checkpoint": "x", "flow": "pipeline"}, "has no parameter 'flow'; remove it"),
         ("audit", {}, "the audit flow needs the parameter checkpoint; add it"),
         ("finetune", {"checkpoint": "x", "config": None}, "needs the parameter config; add it"),
-        ("audit", {"checkpoint": 3}, "audit flow: checkpoint: must be text, in quotes (given: 3)"),
+        (
+            "audit",
+            {"checkpoint": 3},
+            "audit flow are not valid: checkpoint: must be text, in quotes (given: 3)",
+        ),
         ("audit", {"checkpoint": ""}, "checkpoint: must not be empty (given: '')"),
         ("audit", {"checkpoint": "x", "audits": "bias"}, "audits: must be a list, in brackets"),
         ("audit", {"checkpoint": "x", "audits": [1]}, "audits.0: must be text, in quotes"),
@@ -142,12 +146,15 @@ GIVEN = {"format": 1, "flow": "pipeline", "config": "smoke"}
 @pytest.mark.parametrize(
     ("record", "problem"),
     [
-        ([GIVEN], "it must be a JSON object"),
-        ("x", "it must be a JSON object"),
-        ({}, "its format is None, but this version of Hallmark reads format 1"),
-        (GIVEN | {"format": 2}, "its format is 2, but this version of Hallmark reads format 1"),
-        (GIVEN | {"format": True}, "its format is True, but"),
-        (GIVEN | {"format": "9" * 5000}, "its format is '999"),
+        ([GIVEN], "the request must be a JSON object"),
+        ("x", "the request must be a JSON object"),
+        ({}, "the request has format None, but this version of Hallmark reads format 1"),
+        (
+            GIVEN | {"format": 2},
+            "the request has format 2, but this version of Hallmark reads format 1",
+        ),
+        (GIVEN | {"format": True}, "the request has format True, but"),
+        (GIVEN | {"format": "9" * 5000}, "the request has format '999"),
         ({"format": 1}, "there is no flow None; choose one of"),
         (GIVEN | {"flow": {}}, "there is no flow {}; choose one of"),
         (GIVEN | {"untill": "pack"}, "has no parameter 'untill' (did you mean until?)"),
@@ -156,7 +163,7 @@ GIVEN = {"format": 1, "flow": "pipeline", "config": "smoke"}
         (GIVEN | {"checkpoint": "x"}, "has no parameter 'checkpoint'"),
         (GIVEN | {"experiment_arm": 5}, "experiment_arm: must be text"),
         (GIVEN | {"audits": ["taste"]}, "there is no audit 'taste'"),
-        (GIVEN | {"flow": "corpus"}, "it requests the corpus flow, not 'pipeline'"),
+        (GIVEN | {"flow": "corpus"}, "the request is for the corpus flow, not 'pipeline'"),
     ],
 )
 def test_a_wrong_request_in_a_record_is_refused_in_one_sentence(smoke, tmp_path, record, problem):
@@ -176,9 +183,12 @@ def test_a_wrong_request_in_a_record_is_refused_in_one_sentence(smoke, tmp_path,
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("run", ""), "pipeline flow: config: must be a .toml file, a config name"),
-        (("audit", ""), "audit flow: checkpoint: must not be empty (given: '')"),
-        (("finetune", "x", "--config", ""), "finetune flow: config: must be a .toml file"),
+        (("run", ""), "pipeline flow are not valid: config: must be a .toml file, a config name"),
+        (("audit", ""), "audit flow are not valid: checkpoint: must not be empty (given: '')"),
+        (
+            ("finetune", "x", "--config", ""),
+            "finetune flow are not valid: config: must be a .toml file",
+        ),
     ],
 )
 def test_commands_report_a_wrong_request_in_one_sentence(smoke, arguments, expected):

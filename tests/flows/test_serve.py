@@ -364,7 +364,7 @@ def test_wrong_parameters_fail_with_their_sentence(served):
     home, _, request = served
     wrong = [
         ({"untill": "ingest"}, "the pipeline flow has no parameter 'untill' (did you mean until?)"),
-        ({"audits": "bias"}, "the parameters of the pipeline flow: audits: "),
+        ({"audits": "bias"}, "the parameters of the pipeline flow are not valid: audits: "),
     ]
     for parameters, output in wrong:
         state = request(**parameters)

@@ -65,8 +65,8 @@ def test_a_second_flow_run_waits_and_says_so(connected, store, caplog):
     assert first_occupies.wait(60)
     threads[1].start()
     waiting = (
-        f"waiting for a slot: the concurrency limit {get_limit_name(store)} is 1 for flow runs on "
-        f"the store {store.uri}"
+        f"waiting for a slot: the concurrency limit {get_limit_name(store)} is 1 for flow runs "
+        f"using the store {store.uri}"
     )
     while waiting not in caplog.text:
         assert threads[1].is_alive()
@@ -149,7 +149,7 @@ def test_runs_of_served_deployments_take_turns(prefect_server, tmp_path):
         deployment = wait_for("the deployment", find_deployment, serve)
         limit_name = get_limit_name(Store(tmp_path / "store"))
         assert (
-            f"concurrent flow runs on the store: 1 (Prefect concurrency limit {limit_name})"
+            f"concurrent flow runs using the store: 1 (Prefect concurrency limit {limit_name})"
             in log_path.read_text()
         )
         # The only place is taken, so that every run must wait, however fast the others are.

@@ -499,7 +499,7 @@ def test_caches_are_removed_if_nobody_uses_the_store(store):
     (store.work_folder / "text_index-0123456789abcdef" / "x").write_bytes(b"12345")
     with store.shared_lock():
         report = collect_garbage(store, delete=True)
-        assert report.in_use_by == "another process of this machine" and report.garbage == []
+        assert report.in_use_by == "another process on this machine" and report.garbage == []
     collect_garbage(store, delete=True)
     assert not [*store.work_folder.glob("text_index-*"), *store.work_folder.glob("fetched")]
     run["count"]["count"].read()  # fetched again

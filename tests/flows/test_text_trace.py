@@ -88,7 +88,7 @@ def test_without_a_redactor_everything_is_shown():
         ({"text": "a\udcff"}, "not valid UTF-8"),
         ({"text": "a" * (MAX_TRACED_CHARACTERS + 1)}, "more than 50,000 characters"),
         ({"text": "a", "text_file": "b"}, "cannot be combined"),
-        ({"text": "a", "attribute": True}, "--attribute needs a finding"),
+        ({"text": "a", "attribute": True}, "--attribute requires a finding"),
         ({"text": "a", "rows": 0}, "--rows is 0"),
         (
             {"run": "latest", "document_or_finding": "ab", "text": "c"},
@@ -117,7 +117,7 @@ def test_a_file_is_read_as_utf_8(tmp_path):
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path, content, position):
     file = tmp_path / "text.txt"
     file.write_bytes(content)
-    with pytest.raises(UsageError, match=rf"text.txt: byte {position} is not UTF-8; convert"):
+    with pytest.raises(UsageError, match=rf"text.txt: byte {position} is not valid UTF-8; convert"):
         read_text_file(str(file))
 
 

@@ -166,7 +166,8 @@ def test_a_damaged_request_stops_the_training_with_a_sentence(store, request_byt
     store.put(format_stop_key("r"), request_bytes)
     assert TrainingStopReader(store, "r").find_stop_reason() == (
         f"training was stopped because the file {store.uri}/runs/r/stop.json requests it, but this "
-        "file is damaged; find out who wrote it; to continue training, run the same command again"
+        "file is damaged; find out who wrote the file; to continue training, run the same command "
+        "again"
     )
 
 

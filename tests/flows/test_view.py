@@ -148,7 +148,7 @@ def test_texts_of_a_run_are_redacted_wherever_they_are_shown_and_searched(damage
         page = client.get(path)
         assert (page.status_code == 200) == ("/runs/" not in path), path
         assert "example.org" not in page.text and "<[email" not in page.text, path
-    assert "it requests the pipeline flow, not " in client.get("/").text
+    assert "the request is for the pipeline flow, not " in client.get("/").text
 
 
 def test_the_page_of_a_run_says_why_it_is_interrupted(damaged, run):
@@ -731,7 +731,7 @@ def test_a_missing_file_of_allowed_signers_is_named(apart, run, reviewers, tmp_p
         ({"reviewer": " "}, "Reviewer: must not be empty"),
         ({"reviewer": "\u3164"}, "Reviewer: contains no visible characters"),
         ({"comment": "\u200d"}, "Comment: contains no visible characters"),
-        ({"about": "a", "note": "\u3164\u2800"}, "is empty; write some text"),
+        ({"about": "a", "note": "\u3164\u2800"}, "is empty; enter some text"),
         ({"decision": "reject"}, "must state why the card is rejected"),
         ({"expires": "2001-01-01"}, "must not be before the review date"),
         ({"about": "nothing", "note": "a"}, "the card has no figure|has no figure"),

@@ -178,8 +178,9 @@ def test_a_checkpoint_in_a_bucket_is_audited(commands, bucket, gpt2_folder, tmp_
         ended = commands.wait_for_end(flow_run, serve)
         assert ended["state"]["type"] == "COMPLETED", commands.log_path.read_text()
         sentence = (
-            "s3://hallmark/trainer/half-written was not audited: it has neither model.safetensors "
-            "nor model.safetensors.index.json; it will be audited once this has been corrected"
+            "s3://hallmark/trainer/half-written was not audited: the folder has neither "
+            "model.safetensors nor model.safetensors.index.json; it will be audited once the "
+            "problem has been fixed"
         )
         wait_for("the sentence", lambda: sentence in commands.log_path.read_text(), serve)
         assert len(watch.find_flow_runs()) == 1

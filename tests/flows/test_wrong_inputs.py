@@ -161,7 +161,7 @@ WRONG_INPUTS = [
     (["audit", "plain"], "plain: this is a file; specify a checkpoint folder"),
     (["audit", "checkpoint/zzz"], "has no checkpoint 'checkpoint/zzz'; specify a checkpoint"),
     (["prove", "latest", "--extra-seeds", "-1"], "has trained and audited a model yet; start"),
-    (["generate", "latest", " "], "the prompt is empty; specify some text"),
+    (["generate", "latest", " "], "the prompt is empty; enter some text"),
     (["generate", "model", "x", "--max-new-tokens", "-1"], "--max-new-tokens is -1; it must be"),
 ]
 

@@ -163,7 +163,7 @@ def test_what_changed_comes_first_and_equal_findings_are_hidden(session, tmp_pat
     assert "1 finding has the same value before and after (for example" in text
     command = render_comparison(report)
     assert (
-        "1 finding has the same value for every checkpoint (for example, a baseline that is "
+        "1 finding has the same value for every checkpoint (for example, a baseline "
         "evaluated on the same text); --json lists all findings"
     ) in command
     assert command.index("what changed") < command.index("other findings")

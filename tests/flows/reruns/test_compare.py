@@ -149,7 +149,7 @@ def test_a_damaged_table_ends_with_1_and_hides_no_other_audit(apart, both, tmp_p
     assert "toxicity was not compared: cannot be read: " in done.stdout
     assert "bias." in done.stdout and "associations." in done.stdout
     (line,) = done.stderr.strip().splitlines()
-    assert "the tables of these audits cannot be read: toxicity; run hallmark verify" in line
+    assert "these audits' tables cannot be read: toxicity; run hallmark verify" in line
 
 
 def test_audits_with_other_requests_are_not_compared(apart, both):

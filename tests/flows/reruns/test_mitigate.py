@@ -161,7 +161,7 @@ def test_bad_input_is_one_sentence(apart, tmp_path):
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (elsewhere / name).write_bytes((folder / name).read_bytes())
     output = apart("mitigate", str(elsewhere), "--toxicity-threshold", "0.5", code=2).stderr
-    assert "its training documents are not in the store" in output
+    assert f"the training documents of {elsewhere} are not in the store, so none" in output
     threshold = "--set=leave_out.toxicity_threshold=0.5"
     assert (
         "leave_out and earlier_run cannot be combined"

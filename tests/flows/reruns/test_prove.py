@@ -209,7 +209,7 @@ def test_a_run_without_a_model_or_with_a_purged_corpus_is_refused(apart, tmp_pat
     fresh.put(f"runs/{corpus['run']}/run.json", json.dumps(corpus).encode())
     copied = replace(apart, store=store)
     assert (
-        "did not train a model, so there is no training to repeat"
+        "did not train a model, so there is no training run to repeat"
         in copied("prove", corpus["run"], code=2).stderr
     )
     part = run["pack"]["train"].parts[0].entry

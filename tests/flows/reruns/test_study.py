@@ -110,7 +110,7 @@ def test_no_stage_of_a_trial_reads_its_answer_key(studied, tmp_path):
     [
         (
             lambda path: path.write_bytes(path.read_bytes()[:-8] + b"changed!"),
-            "the answer key of this trial was changed after it was sealed",
+            "this trial's answer key was changed after it was sealed",
         ),
         (lambda path: path.unlink(), "answer_key/00000.parquet is missing"),
     ],
@@ -162,9 +162,7 @@ def test_an_answer_key_of_another_trial_is_refused(studied):
             ]
         },
     )
-    with pytest.raises(
-        HallmarkError, match="the answer key of this trial does not list the effects"
-    ):
+    with pytest.raises(HallmarkError, match="this trial's answer key does not list the effects"):
         open_verified_answer_key(mixed, read_first_sealed_digest_by_artifact(one.store))
 
 

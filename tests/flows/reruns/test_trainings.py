@@ -76,7 +76,7 @@ def test_training_continues_from_a_checkpoint(smoke, monkeypatch):
     for name, until, words in (
         ("nothing", None, "no checkpoint 'nothing'"),
         ("", None, "start: must not be empty"),
-        (start, "train_tokenizer", "uses the tokenizer of the checkpoint"),
+        (start, "train_tokenizer", "uses the checkpoint's tokenizer"),
     ):
         with pytest.raises(UsageError, match=words):
             resolve("smoke", [], until, start=name)
