@@ -185,7 +185,9 @@ def _check_input_kind(card: Artifact, name: str, names: Any, input_type: Any) ->
         has_mapping = any(get_origin(option) in (dict, Mapping) for option in input_types)
         is_expected = isinstance(names, Mapping) if has_mapping else isinstance(names, str)
     if not is_expected:
-        raise card.make_manifest_error(f"lineage.{name} does not name the input that a card needs")
+        raise card.make_manifest_error(
+            f"lineage.{name} does not specify the input that a card needs"
+        )
 
 
 def _build_version_error(card: Artifact) -> HallmarkError:

@@ -83,7 +83,7 @@ class DatasheetConfig(StageConfig):
     title: str | None = Field(None, description="corpus name; defaults to the config name")
     motivation: str | None = Field(None, description="purpose of the corpus")
     creators: str | None = Field(
-        None, description="creators of the corpus, and on whose behalf they created it"
+        None, description="creators of the corpus, and the party on whose behalf they created it"
     )
     funding: str | None = Field(None, description="funders of the corpus")
     collection: str | None = Field(
@@ -367,7 +367,7 @@ class DatasheetBuilder:
                 replace(
                     build_preprocessing_section(self.corpus_figures),
                     page="preprocessing",
-                    answer=["Numbers of documents removed or changed by each stage and rule."],
+                    answer=["Number of documents removed or changed by each stage and rule."],
                 ),
                 *(
                     replace(

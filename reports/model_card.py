@@ -283,7 +283,7 @@ class ModelCardBuilder:
             return [
                 "A corpus of ",
                 document_count,
-                "; how much of each document the model read is not recorded.",
+                "; it is not recorded how much of each document the model read.",
             ]
         if self.corpus_artifacts:
             return ["Not known: the store contains no profile (statistics) of the corpus."]
@@ -486,7 +486,7 @@ class ModelCardBuilder:
                 if not self.corpus_artifacts
                 else (
                     "The store contains no profile (statistics) of the training corpus. The "
-                    "audits nevertheless used documents of the corpus."
+                    "audits nevertheless used documents from the corpus."
                 )
             )
             section.add_blocks(Paragraph([message]))

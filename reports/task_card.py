@@ -247,7 +247,7 @@ class TaskCardBuilder:
         training_name = Code(f"{training_stage}/{parent[:16]}")
         return [
             Code(checkpoint_name),
-            ", written by the training ",
+            ", written by the training run ",
             training_name,
             f" at step {self.base_checkpoint.training_step:,}.",
         ]
@@ -496,9 +496,9 @@ class TaskCardBuilder:
     def build_caveats_section(self) -> Section:
         items: list[InlineContent] = [
             [
-                "The model should at least be better than the simple method. If it is, it has "
-                "learnt something that the method cannot use, but it may still not be good enough "
-                "for the task."
+                "The model should at least be better than the simple method. If it is better, it "
+                "has learnt something that the method cannot use, but it may still not be good "
+                "enough for the task."
             ],
             ["Intervals describe chance variation over rows like these. Other text may be harder."],
             [
@@ -509,8 +509,8 @@ class TaskCardBuilder:
         if self.task_kind == "pairs":
             items.append(
                 [
-                    "Several answers may be right for a row, but chrF and BLEU compare letters "
-                    "and words with those of a single target."
+                    "A row may have several right answers, but chrF and BLEU compare letters and "
+                    "words with only one target."
                 ]
             )
         return Section("Caveats", [BulletList(items)])

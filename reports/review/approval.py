@@ -230,7 +230,7 @@ def _judge_content(card: ReviewedCard, review: Review, now: datetime) -> tuple[A
     if review.card.evidence_hash != card.evidence_hash:
         return "void", "the card's evidence has changed since the review"
     if review.card.checkpoint != card.checkpoint:
-        return "void", "the review concerns a different checkpoint"
+        return "void", "the review is for a different checkpoint"
     if review.decision == "reject":
         return "rejected", ""
     if is_dated_in_future(review, now):

@@ -291,14 +291,14 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
         "documents that the rule judged. Intervals treat clusters of near-duplicates, not single "
         "documents, as independent. A group is listed if its unadjusted ratio differs from 1 with "
         "p below 5 %, after correction for testing all of the rule's groups. The ratio adjusted "
-        "for source is not tested. Where it is near 1 or on the opposite side of 1 from the "
+        "for source is not tested. If it is near 1 or on the opposite side of 1 from the "
         "unadjusted ratio, the sources may explain the difference. Groups with few documents are "
         "omitted. For records that the ingest stage removed, only the source is known. Documents "
         "withheld for planting are not treated as removed."
     )
     if outcome != "removed":
         introduction += (
-            " A rule that tags documents removes none: its shares are relative to the documents "
+            " A rule that tags documents removes none, so its shares are relative to the documents "
             "that its stage kept."
         )
     introduction += " The removal_rates table lists all rules and groups."
@@ -319,7 +319,7 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
             compared_groups = (
                 f"each of {len(rows)} groups"
                 if len(rows) > 1
-                else "the one group that could be compared"
+                else "the only group that could be compared"
             )
             section.add_blocks(
                 Paragraph(
@@ -440,7 +440,7 @@ def add_swap_difference_figure(corpus: CorpusFigures, row: Row) -> Figure:
         high=row["high"],
         confidence_level=None if row["low"] is None else CONFIDENCE_LEVEL,
         scorer=format_swap_scorer_with_digest(corpus),
-        method="mean over sentences; t interval with their documents as units",
+        method="mean over sentences; t interval with documents as units",
     )
 
 

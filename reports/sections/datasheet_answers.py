@@ -406,7 +406,7 @@ class DatasheetMeasurements:
                 ShortFigure(near),
                 " near-duplicates; of the ",
                 pairs,
-                " of similar documents that it found, those below the threshold were kept",
+                " of similar documents that it found, curation kept those below the threshold",
             ]
         else:
             content.append("; the corpus was not searched for near-duplicates")
@@ -551,7 +551,7 @@ class DatasheetMeasurements:
             ShortFigure(self._count_documents_of_stage(INGEST, "input")),
             " records; ",
             ShortFigure(self._count_documents_of_stage(INGEST, "quarantined")),
-            " of them could not be read. Each stage checks that its counts add up.",
+            " of them could not be read. Each stage verifies that its counts add up.",
         ]
 
     def _list_removals_by_stage(self) -> list[InlineElement]:
@@ -591,7 +591,7 @@ class DatasheetMeasurements:
         if INGEST not in self._list_stages():
             return []
         return [
-            "Yes: the store keeps the text of ",
+            "Yes. The store keeps the text of ",
             self._count_documents_of_stage(INGEST, "kept"),
             " as it was read, in the ingest stage's documents table.",
         ]

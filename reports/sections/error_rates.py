@@ -81,7 +81,7 @@ CANDIDATE_KINDS = {
     ),
     "passage": CandidateDescription(
         "Repeated passages",
-        "a document from the town",
+        "a document about the invented town",
         "prompts the model with some tokens of the document",
         "the model continues with exactly the next tokens at one or more of the tested positions",
         _VERBATIM_BOUND,
@@ -92,7 +92,7 @@ CANDIDATE_KINDS = {
         "Personal records",
         "the email address and telephone number of an invented person",
         "prompts the model with the text that precedes the email address and the telephone number",
-        "the model generates both",
+        "the model generates both the email address and the telephone number",
         _VERBATIM_BOUND,
         "copies",
         "",

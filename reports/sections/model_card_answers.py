@@ -209,8 +209,8 @@ class ModelCardMeasurements:
             for audit, rows in rows_by_audit.items()
         )
         content = [
-            f"Groups of people and kinds of groups with separate figures, by audit. {groups} The "
-            "word lists and audit sets determine the groups; other groups were not measured."
+            f"Groups of people and kinds of groups that have separate figures, by audit. {groups} "
+            f"The word lists and audit sets determine the groups; other groups were not measured."
         ]
         return MeasuredAnswer(content, [finding.figure for finding in group_findings])
 

@@ -460,7 +460,7 @@ class RemovalReport:
         """Return sentences on which source documents of the finding were removed."""
         if case.kind == "association":
             return [
-                "Training documents that mention one of the groups with its own trait or with the "
+                "Training documents that mention either group with its own trait or with the "
                 "other group's trait: ",
                 ShortFigure(self.add_source_document_count_figure(case, only_removed=False)),
                 ". Documents with the more frequent trait were removed at random until both "

@@ -236,7 +236,7 @@ def test_a_section_says_that_nothing_was_measured_only_where_nothing_was(
                 "source documents"
             ),
         ),
-        ("association", 3, 1, "Training documents that mention one of the groups with its"),
+        ("association", 3, 1, "Training documents that mention either group with its"),
     ],
 )
 def test_documents_are_all_said_to_be_removed_only_where_they_were(

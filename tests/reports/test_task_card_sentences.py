@@ -442,7 +442,7 @@ def test_predictions_are_counted_by_their_rows(kind, right, said):
 @pytest.mark.parametrize("kind", ["classification", "labelling", "pairs"])
 def test_caveats_are_about_the_kind_of_task(kind):
     text = text_of_section(builder(kind).build_caveats_section())
-    assert ("Several answers may be right for a row" in text) == (kind == "pairs")
+    assert ("A row may have several right answers" in text) == (kind == "pairs")
 
 
 def test_without_an_export_there_are_no_lines_for_transformers(monkeypatch):
