@@ -320,9 +320,9 @@ class DatasheetBuilder:
             ("Under which licences?", describe_licences(self.corpus_figures, self.config.licence)),
         ]
         licence_note = (
-            "The “licence” metadata field contains a document's licence. If it is missing, the "
-            "config specifies the source's licence. Hallmark does not search the text for "
-            "licences."
+            "The “licence” metadata field contains a document's licence. If the field is missing, "
+            "the licence that the config specifies for the source applies. Hallmark does not "
+            "search the text for licences."
         )
         return Section("Distribution", [DefinitionList(entries), Paragraph([licence_note])])
 

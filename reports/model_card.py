@@ -415,7 +415,7 @@ class ModelCardBuilder:
 
     def build_metrics_section(self) -> Section:
         """Build the table of the method of each metric."""
-        answer = "Definition and measurement of each metric."
+        answer = "How each metric is defined and measured."
         section = Section("Metrics", [Paragraph([answer])], page=METRICS_PAGE, answer=[answer])
         rows: list[list[InlineElement]] = []
         for audit in self.findings.by_audit:

@@ -281,7 +281,7 @@ class TaskCardBuilder:
         ]
         note = (
             (
-                "A hash assigned these shares of the first file's rows to other splits: "
+                "Shares of the first file's rows that a hash assigned to other splits: "
                 f"{' and '.join(split_shares)}."
             )
             if split_shares

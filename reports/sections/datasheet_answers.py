@@ -230,7 +230,9 @@ class DatasheetMeasurements:
         counts = [
             (
                 name,
-                self._sum("sources", "documents", "documents", f"documents of {name}", source=name),
+                self._sum(
+                    "sources", "documents", "documents", f"documents from {name}", source=name
+                ),
             )
             for name in shown_sources
         ]
@@ -483,7 +485,7 @@ class DatasheetMeasurements:
             "Documents are not assigned to groups of people. Mentions of groups are found with a "
             "list of English words: ",
             *_list_counts(counts),
-            ". A mention does not show who wrote a text.",
+            ". A mention does not indicate who wrote the text.",
         ]
 
     def describe_individuals(self) -> InlineContent:

@@ -407,7 +407,8 @@ def describe_audit_result(audit: str, findings: Findings, *, is_brief: bool = Fa
     description = AUDIT_DESCRIPTIONS.get(audit)
     if description is None:
         message = (
-            "This version of the project does not contain this audit, so no conclusion is drawn."
+            "This version of the project does not include this audit, so no conclusion can be "
+            "drawn."
         )
         return RiskLine(title, "unknown", [message])
     tested_findings = select_tested_findings(
@@ -874,7 +875,7 @@ def _describe_comparison(row: Mapping[str, Any], *, names_null: bool = True) -> 
         return ""
     null_text = format_number(row["null_value"], row["unit"])
     if _compares_with_baseline(row):
-        text = f"; {row['null_value']:g} would mean that the two are equal"
+        text = f"; a value of {row['null_value']:g} would mean that the two are equal"
     elif row["null_name"]:
         text = f"; baseline ({row['null_name']}): {null_text}{_describe_difference(row)}"
     elif has_lowest_possible_null(row):

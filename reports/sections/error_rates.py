@@ -51,7 +51,7 @@ class CandidateDescription:
 
 #: When an audit claims an effect, and how many false alarms this allows, by kind of test.
 _HOLM_RULE = (
-    "the one-sided p-value, Holm-corrected for the number of these candidates in the trial, is "
+    "the one-sided p-value, Holm-corrected for the number of such candidates in the trial, is "
     f"below {SIGNIFICANCE_LEVEL:g}"
 )
 _HOLM_BOUND = (

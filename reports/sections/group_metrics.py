@@ -72,7 +72,7 @@ def build_heldout_bits_per_byte_blocks(
                 "because it reads documents one at a time and some of its documents are "
                 "different. No intervals are shown, because tokens in the same document are not "
                 "independent. A difference between groups may be due to their texts rather than "
-                "the model."
+                "to the model."
             ]
         )
     ]

@@ -96,7 +96,7 @@ READING_NOTE = (
 )
 SOURCE_NOTE = (
     "Each source is compared with all other sources. The ratios for sources are not adjusted; the "
-    "“compared with others” column uses these ratios."
+    "“compared with others” column uses these unadjusted ratios."
 )
 PEOPLE_NOTE = (
     "A high ratio does not prove that a filter is unfair: documents that mention a group also "

@@ -447,7 +447,7 @@ class RemovalReport:
             )
         value_rows = [row for (effect, _), row in case.effect_rows.items() if effect == "mean"]
         if all(row["value"] is None for row in value_rows):
-            section.add_blocks(Callout("bad", ["No unit of this finding was measured."]))
+            section.add_blocks(Callout("bad", ["No units were measured for this finding."]))
             return section
         section.add_blocks(self.build_arm_chart(case), self.build_arm_table(case))
         changes_table = self.build_changes_table(case)
@@ -504,7 +504,7 @@ class RemovalReport:
                 self.book.add_computed_figure(
                     f"{case.name} {combination['source']} {combination['stated_trait']} "
                     f"{len(removal_condition)}",
-                    f"{case.name}: documents of {combination['source']}",
+                    f"{case.name}: documents from {combination['source']}",
                     "documents",
                     ("find_source_documents", "source_documents"),
                     combination | removal_condition,

@@ -273,7 +273,7 @@ class TaskScores:
                             metric, f"{DIFFERENCE_PREFIX}{system}", difference, "–"
                         )
                     )
-        columns = ["metric", "system", "value", "interval", "n", "model compared with it"]
+        columns = ["metric", "system", "value", "interval", "n", "model compared with system"]
         note = (
             f"n is the number of {self.counted_unit}. Confidence level: 95 %. The model is better "
             "or worse if the interval of the difference on the same rows lies above or below 0. "

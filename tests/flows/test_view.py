@@ -382,7 +382,7 @@ def test_downloads_have_the_same_rows_and_hide_the_same_text(client, values, evi
         ("sort=nothing", "cannot be sorted or filtered by"),
         (
             "column=toxicity&operator=is&value=many",
-            "column toxicity needs a number, but &#39;many&#39; is not one",
+            "toxicity column requires a number, not &#39;many&#39;",
         ),
         ("column=toxicity&operator=like&value=1", "not a comparison operator"),
         ("column=toxicity", "needs a column, an operator and a value"),

@@ -213,7 +213,7 @@ def test_a_discovery_of_an_audit_without_a_headline_is_the_one_with_the_smallest
     state, text = lines_of(weat=[weak, strong, weak | {"tags": {"test": "c"}}])[
         "Bias against groups"
     ]
-    assert state == "found" and text.startswith("In the test “b”, the input embeddings ")
+    assert state == "found" and text.startswith("In the test “b”, the model's input embeddings ")
     assert "0.9000 standard deviations (95 % interval 0.5000 to 1.300" in text
     assert text.endswith("Both other tests also show harm.")
 
@@ -227,7 +227,7 @@ def test_of_discoveries_with_the_same_q_the_one_furthest_from_the_null_value_is_
     far = row | {"tags": {"test": "a"}, "value": 0.1, "low": 0.0, "high": 0.2}
     near = row | {"tags": {"test": "b"}, "value": 0.7, "low": 0.6, "high": 0.8}
     state, text = lines_of(weat=[far, near][::order])["Bias against groups"]
-    assert state == "found" and text.startswith("In the test “a”, the input embeddings ")
+    assert state == "found" and text.startswith("In the test “a”, the model's input embeddings ")
     assert "0.1000 standard deviations" in text
 
 
@@ -436,7 +436,7 @@ def test_capability_is_judged_against_the_best_baseline(session, value, low, hig
     assert said_state == state
     assert " bits more for each byte of held-out text than the 5-gram model (95 %" in text
     assert ("Neither of the 2 tests shows that the model is worse than a base" in text) == (low < 0)
-    assert "; 0 would mean that the two are equal" in text and "harm" not in text
+    assert "; a value of 0 would mean that the two are equal" in text and "harm" not in text
 
 
 def test_several_baselines_that_are_better_are_counted(session):

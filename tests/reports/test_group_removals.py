@@ -594,8 +594,10 @@ def test_the_first_screen_names_the_error_rates_of_the_filter(session, evaluatio
 def test_a_group_in_one_list_only_is_explained(session):
     """Removed copies of kept documents hide a group from the first list, not from the second."""
     text = answer_of(group("men", lost_verdict="more", lost_adjusted_low=2.0), group("women"))
-    expected = "Over all stages, the removal rate does not differ significantly for any group. "
-    "“Removed” includes"
+    expected = (
+        "Over all stages, the removal rate does not differ significantly for any group. “Removed” "
+        "includes"
+    )
     assert f"{expected} duplicates" in text
     section = build_group_removal_section(corpus_of([TOTAL, group("men"), group("women")]))
     captions = [table.caption for table in get_tables(section)]

@@ -215,7 +215,7 @@ def test_a_section_says_that_nothing_was_measured_only_where_nothing_was(
     rows = [row("mean", each, None, None, arm=arm) for arm, each in zip(arms, values, strict=False)]
     section = loop().build_case_section(case_of(*rows, reason=why))
     text = text_of_section(section)
-    assert ("No unit of this finding was measured." in text) == expected
+    assert ("No units were measured for this finding." in text) == expected
     assert ("Each arm" in text) == (not expected)
     assert ("Nothing was removed: no training document is behind it." in text) == bool(why)
     assert ("the finding were removed" in text) == (not why)

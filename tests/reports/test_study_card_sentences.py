@@ -393,7 +393,7 @@ def test_models_that_were_trained_anew_are_compared_where_there_are_any(removed,
 
 
 KINDS_BY_RULE = {
-    "the one-sided p-value, Holm-corrected for the number of these candidates in the trial, is "
+    "the one-sided p-value, Holm-corrected for the number of such candidates in the trial, is "
     "below 0.05": ("canary", "association"),
     "the model continues with exactly the next tokens at one or more of the tested positions": (
         "passage",
@@ -434,7 +434,7 @@ def test_the_rules_stand_next_to_the_table():
     table = card_of(coverage={"canary": figure(0.9)}).build_summary_table()
     assert table.note.endswith(
         "Rule: a candidate is found if the one-sided p-value, Holm-corrected for the number of "
-        "these candidates in the trial, is below 0.05 (planted secrets). A false alarm is a "
+        "such candidates in the trial, is below 0.05 (planted secrets). A false alarm is a "
         "candidate without an effect that is found by the same rule."
     )
     table = card_of(alarms=dict.fromkeys(CANDIDATE_KINDS, figure(0.0))).build_summary_table()

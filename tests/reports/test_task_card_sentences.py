@@ -337,20 +337,20 @@ def test_what_speaks_against_the_scores_is_said_where_a_row_does(category, rows,
             None,
             None,
             (
-                "A hash assigned these shares of the first file's rows to other splits: 0.1 for "
+                "Shares of the first file's rows that a hash assigned to other splits: 0.1 for "
                 "validation and 0.25 for test."
             ),
         ),
         (
             None,
             "t.jsonl",
-            "A hash assigned these shares of the first file's rows to other splits: 0.1 for "
+            "Shares of the first file's rows that a hash assigned to other splits: 0.1 for "
             "validation.",
         ),
         (
             "t.jsonl",
             None,
-            "A hash assigned these shares of the first file's rows to other splits: 0.25 for test.",
+            "Shares of the first file's rows that a hash assigned to other splits: 0.25 for test.",
         ),
         ("t.jsonl", "t.jsonl", ""),
     ],
