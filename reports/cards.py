@@ -413,7 +413,7 @@ def list_evidence_problems(store: Store, card: Artifact) -> list[str]:
         evidence = evidence_by_id.get(row["id"])
         if evidence is None:
             damage = content.damaged_evidence.get(row["id"])
-            problems[key] = "is missing, damaged or has changed" + (
+            problems[key] = "is missing or damaged, or has changed" + (
                 f" ({damage})" if damage else ""
             )
         elif row["id"] in unreadable_rows:

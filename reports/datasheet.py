@@ -279,8 +279,8 @@ class DatasheetBuilder:
             )
             quarantined_rows = sum(row["rows"] for row in later_quarantines)
             message = (
-                f"Later stages also quarantined documents: {stage_names} wrote "
-                f"{quarantined_rows:,} ledger rows about them."
+                f"Later stages also quarantined documents ({quarantined_rows:,} ledger rows, "
+                f"written by {stage_names})."
             )
             section.add_blocks(Paragraph([message]))
         unread_file_count = sum(

@@ -463,7 +463,7 @@ class ModelCardBuilder:
             items_table = DataTable("Scored items", columns, rows, frozenset({2}), note)
             section.add_blocks(Details("Number of scored items by audit", [items_table]))
         elif self.findings.audit_artifacts:
-            message = "None of the audits wrote a table of scored items."
+            message = "No audit wrote a table of scored items."
             section.add_blocks(Paragraph([message]))
         else:
             section.add_blocks(Paragraph(["No audit ran."]))

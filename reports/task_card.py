@@ -454,10 +454,10 @@ class TaskCardBuilder:
             Paragraph(
                 [
                     "The numbers link to the rows. No page shows text from the user's table or "
-                    "the model's answers, because no scorer has checked them; they are identified "
-                    "by file and row number. With ",
+                    "the model's answers, because neither has been checked by a scorer; rows are "
+                    "identified by file and row number. With ",
                     Code("hallmark export-site RUN --unredacted"),
-                    ", the same pages show them unredacted for local use.",
+                    ", the same pages show both unredacted for local use.",
                 ]
             ),
         )

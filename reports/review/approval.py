@@ -138,7 +138,7 @@ class Approval:
             if review.state == self.state and not review.is_superseded
         ]
         if not deciding_reviews:
-            return "unsigned: nobody has reviewed it"
+            return "unsigned: not yet reviewed"
         if deciding_reviews[0].reason:
             return f"{STATE_NAMES[self.state]}: {deciding_reviews[0].reason}"
         signers = ", ".join(dict.fromkeys(review.signer for review in deciding_reviews))

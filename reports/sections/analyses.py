@@ -645,8 +645,8 @@ def build_baseline_text_table(findings: Findings, audit: str) -> list[Block]:
     columns = ["baseline", "bytes of text", "share of the training text", "tokens read"]
     sizes = artifact["training_sizes"].read().to_pylist()
     note = (
-        "If trained on all of the training text, these baselines would predict held-out text "
-        "better."
+        "These baselines would predict held-out text better if they were trained on all of the "
+        "training text."
         if any(size["bytes"] < size["split_bytes"] for size in sizes)
         else ""
     )

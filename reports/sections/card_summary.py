@@ -722,7 +722,7 @@ def _describe_omitted_harms(
     return [
         Paragraph(
             [
-                "This list contains only the largest finding for each audit metric, and at most "
+                "This list contains only the largest finding for each audit metric, up to "
                 f"{MAX_SHOWN_FINDINGS} findings. It omits "
                 f"{format_count(omitted_count, 'further harm')}; to list all of them, run "
                 "hallmark findings."

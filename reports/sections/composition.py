@@ -503,7 +503,7 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
             **figure_fields,
         )
 
-    method = "one-sided Clopper-Pearson bound over documents selected by a hash of their ids"
+    method = "one-sided Clopper-Pearson bound for documents selected by a hash of their ids"
     return [
         Paragraph(
             [
@@ -522,8 +522,8 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
                     "toxic_documents",
                     "number of sampled documents at or above the toxicity threshold",
                 ),
-                f" were toxic, at {row['toxicity_threshold']:g} or above; the cheap scorer would "
-                "have passed ",
+                f" were toxic (scores of {row['toxicity_threshold']:g} or above); the cheap "
+                f"scorer would have passed ",
                 add_cascade_figure(
                     "missed_documents",
                     "number of sampled toxic documents that the cheap scorer would have passed",

@@ -141,8 +141,8 @@ def describe_planted_mentions(rows: Iterable[Row]) -> str:
         return ""
     verb = "is" if planted_count == 1 else "are"
     return (
-        f" {format_count(planted_count, 'counted mention')} {verb} in planted documents, with "
-        "every copy included. Other pages may exclude planted documents, so their figures can "
+        f" {format_count(planted_count, 'counted mention')} {verb} in planted documents, counting "
+        f"every copy. Other pages may exclude planted documents, so their figures can "
         "differ."
     )
 

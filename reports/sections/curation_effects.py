@@ -204,8 +204,8 @@ def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineE
     direction = "higher" if row["score_difference"] > 0 else "lower"
     return [
         [
-            "The toxicity scorer's rating of a sentence changes when only the mentioned group "
-            f"changes. Among {format_count(len(swaps), 'pair')} of groups, the largest mean "
+            "The toxicity scorer rates a sentence differently if only the mentioned group is "
+            f"changed. Among {format_count(len(swaps), 'pair')} of groups, the largest mean "
             "change is ",
             ShortFigure(figure) if details else figure,
             f"{details}: sentences score {direction} if they mention {row['other_group']} than if "
@@ -468,7 +468,7 @@ def _describe_swap_intervals(corpus: CorpusFigures, rows: Sequence[Row]) -> str:
 
 def build_group_swap_section(corpus: CorpusFigures) -> Section:
     """Build tables of significant score differences when only the group changes."""
-    section = Section("Scores when only the group changes")
+    section = Section("Score changes if only the group is changed")
     rows = sorted(
         read_removal_effects_rows(corpus, "swap_differences"),
         key=lambda swap_row: -abs(swap_row["score_difference"]),

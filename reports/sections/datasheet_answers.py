@@ -238,7 +238,8 @@ class DatasheetMeasurements:
         ]
         more = len(sources) - len(shown_sources)
         return [
-            "Documents, each consisting of one text and the name of its source. Total: ",
+            "Each instance is a document, consisting of one text and the name of its source. "
+            "Total: ",
             ShortFigure(self.documents),
             ". By source: " if counts else ".",
             *_list_counts(counts),
@@ -254,7 +255,7 @@ class DatasheetMeasurements:
         if INGEST not in self._list_stages():
             return []
         return [
-            "A selection. Hallmark read ",
+            "It is a selection. Hallmark read ",
             ShortFigure(self._count_documents_of_stage(INGEST, "input")),
             " records and removed ",
             ShortFigure(add_removed_documents_figure(self.corpus)),

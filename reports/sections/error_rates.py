@@ -352,7 +352,7 @@ class ErrorRates:
         }
         card_values = flatten_audit_settings(artifact)
         return [
-            f"{setting} is {card_values.get(setting, 'not set')} here and "
+            f"{setting} is {card_values.get(setting, 'not set')} on this card and "
             f"{study_values.get(setting, 'not set')} in the study"
             for setting in sorted({*study_values, *card_values})
             if study_values.get(setting) != card_values.get(setting)
@@ -394,7 +394,7 @@ class ErrorRates:
             unjudged_parts = self.describe_unjudged_candidates(kind)
             if largest is None:
                 parts += [
-                    "reached no verdict on any candidate that has a true effect"
+                    "reached no verdict on any candidate with a true effect"
                     if unjudged_parts
                     else "had no effect to find"
                 ]

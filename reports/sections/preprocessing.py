@@ -496,9 +496,6 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
                 "number of documents with candidates that were not compared",
                 "documents",
             ),
-            (
-                " that were kept, at least one candidate was not compared because of the "
-                "comparison limit."
-            ),
+            (" that were kept, the comparison limit left at least one candidate uncompared."),
         ]
     )

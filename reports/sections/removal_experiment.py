@@ -550,7 +550,7 @@ class RemovalReport:
             for name, row in labelled_effects
         )
         has_interval = any(row["low"] is not None for _, row in labelled_effects)
-        caption = "Mean of each arm with its interval."
+        caption = "Mean of each arm, with its interval."
         if not has_interval:
             caption = "Mean of each arm; no interval is known."
         if null_value is not None:
@@ -595,8 +595,8 @@ class RemovalReport:
             )
         if case.kind == "association":
             note = (
-                "n shows the numbers of sentences and of group pairs (“120 in 4” means 120 "
-                "sentences in 4 pairs); the interval is computed over these pairs."
+                "n shows the number of sentences and the number of group pairs (“120 in 4” means "
+                "120 sentences in 4 pairs); the interval is computed over these pairs."
             )
         return DataTable("Each arm", columns, rows, frozenset(range(1, 6)), note)
 

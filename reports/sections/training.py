@@ -225,7 +225,7 @@ def build_checkpoint_table(
     if not rows:
         return []
     columns = ["step", "tokens", "loss", "validation loss", ""]
-    note = "Losses are in nats per token."
+    note = "Losses are shown in nats per token."
     if any(
         row["step"] == 0 and row["loss"] is row["validation_loss"] is None for row in shown_rows
     ):

@@ -499,7 +499,7 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
         "choice, the interval is "
     ) in further
     assert (
-        "This list contains only the largest finding for each audit metric, and at most 5 "
+        "This list contains only the largest finding for each audit metric, up to 5 "
         "findings. It omits 9 further harms; to list all of them, run hallmark findings."
     ) in further
 

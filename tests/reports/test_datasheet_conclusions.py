@@ -236,7 +236,7 @@ def test_the_numbers_of_documents_add_up(session, withheld_count, clause, answer
         ({"town": 91, "planted/passage": 1}, " 1 counted mention is in planted documents, with"),
         (
             {"town": 91, "planted/passage": 64, "planted/record": 2},
-            " 66 counted mentions are in planted documents, with every copy included.",
+            " 66 counted mentions are in planted documents, counting every copy.",
         ),
     ],
 )

@@ -251,7 +251,7 @@ def test_documents_are_all_said_to_be_removed_only_where_they_were(
 @pytest.mark.parametrize(
     ("ends", "nothing", "caption"),
     [
-        ((0.4, 0.6), None, "Mean of each arm with its interval."),
+        ((0.4, 0.6), None, "Mean of each arm, with its interval."),
         ((None, None), None, "Mean of each arm; no interval is known."),
         (
             (0.4, 0.6),
@@ -290,7 +290,7 @@ def test_the_note_below_the_arms_is_about_what_they_have(session, kind, has_regi
     note = loop().build_arm_table(case_of(*rows, kind=kind)).note
     assert ("99 % null region" in note) == (kind == "memorised" and has_region)
     assert ("is 1.000 to 3.000: 20 secrets." in note) == (kind == "memorised" and has_region)
-    assert ("n shows the numbers of sentences and of group pairs" in note) == (
+    assert ("n shows the number of sentences and the number of group pairs" in note) == (
         kind == "association"
     )
 

@@ -184,7 +184,7 @@ def test_datasheet_starts_with_removal_rates_and_masks_examples(cards, made):
         "Removed documents by stage",
         "By rule",
         "Removal ratios at other thresholds",
-        "Scores when only the group changes",
+        "Score changes if only the group is changed",
         "Examples of removed documents",
         "Accuracy of the identity lexicon",
     ):

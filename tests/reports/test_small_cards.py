@@ -96,7 +96,7 @@ def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, 
     page = pages.read_whole_card(pages.write_pages(sheet) / "datasheet.html")
     said = " ".join(page.text.split())
     assert f"{row['cleared_documents']} documents were passed by alt-profanity-check" in said
-    toxic = f"{row['toxic_documents']} documents were toxic, at 0.01 or above"
+    toxic = f"{row['toxic_documents']} documents were toxic (scores of 0.01 or above)"
     assert f"To check this, both scorers read 20 documents, of which {toxic}" in said
     assert "(estimate at 95 % confidence; required: 10 %)." in said
     lines = [

@@ -514,7 +514,7 @@ RATE = detection(0.5)["canary"]
         ),
         (
             {"unjudged": {("canary", 64.0): 3}},
-            "it reached no verdict on any candidate that has a true effect, while 3 at 64 (copies) "
+            "it reached no verdict on any candidate with a true effect, while 3 at 64 (copies) "
             "could "
             "not be judged",
         ),

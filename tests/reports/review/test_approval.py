@@ -56,7 +56,7 @@ def states(approval):
 def test_without_reviews_a_card_is_unsigned(judge):
     approval = judge()
     assert approval.state == "unsigned" and not approval.is_approved
-    assert approval.describe() == "unsigned: nobody has reviewed it"
+    assert approval.describe() == "unsigned: not yet reviewed"
 
 
 def test_a_signed_approval_approves(judge, stored):
