@@ -256,7 +256,7 @@ def test_documents_are_all_said_to_be_removed_only_where_they_were(
         (
             (0.4, 0.6),
             0.0,
-            "Mean of each arm with its interval. The dashed line is the mean of texts that were "
+            "Mean of each arm, with its interval. The dashed line is the mean of texts that were "
             "never planted, in the “without the documents” arm.",
         ),
     ],

@@ -566,18 +566,18 @@ def test_how_often_an_audit_is_wrong_follows_from_its_rates(changes, said):
         (
             {"max_windows": "8", "prefix_tokens": "[16]"},
             {"max_windows": 64, "prefix_tokens": [16]},
-            "different settings for this audit: max_windows is 64 here and 8 in the study.",
+            "different settings for this audit: max_windows is 64 on this card and 8 in the study.",
         ),
         (
             {"old": "8"},
             {"toxicity": {"draws": 2}},
-            "old is not set here and 8 in the study; toxicity.draws is 2 here and not set in the "
-            "study.",
+            "old is not set on this card and 8 in the study; toxicity.draws is 2 on this "
+            "card and not set in the study.",
         ),
         (
             {f"s{number}": "1" for number in range(8)},
             {f"s{number}": 2 for number in range(8)},
-            "s5 is 2 here and 1 in the study; 2 more differ.",
+            "s5 is 2 on this card and 1 in the study; 2 more differ.",
         ),
     ],
 )

@@ -276,8 +276,8 @@ def count(split, outcome, rows):
 @pytest.mark.parametrize(
     ("counts", "test_path", "said"),
     [
-        ([], None, "The test rows come from the user. Results on other texts"),
-        ([], "t.jsonl", "The test rows come from the user. Results on other texts"),
+        ([], None, "The test rows come from the user. Results on other text"),
+        ([], "t.jsonl", "The test rows come from the user. Results on other text"),
         (
             [count("test", "used", 60)],
             None,
@@ -460,10 +460,10 @@ def test_without_an_export_there_are_no_lines_for_transformers(monkeypatch):
     ("lineage", "said"),
     [
         (None, "checkpoint/0, from a folder outside this store."),
-        ({}, "checkpoint/0, written by the training pretrain/0123456789abcdef at step 1,200."),
+        ({}, "checkpoint/0, written by the training run pretrain/0123456789abcdef at step 1,200."),
         (
             {"checkpoint": "checkpoint/2"},
-            "checkpoint/0, written by the training finetune/0123456789abcdef at step 1,200.",
+            "checkpoint/0, written by the training run finetune/0123456789abcdef at step 1,200.",
         ),
     ],
 )
