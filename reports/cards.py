@@ -185,7 +185,9 @@ def _check_input_kind(card: Artifact, name: str, names: Any, input_type: Any) ->
         has_mapping = any(get_origin(option) in (dict, Mapping) for option in input_types)
         is_expected = isinstance(names, Mapping) if has_mapping else isinstance(names, str)
     if not is_expected:
-        raise card.make_manifest_error(f"lineage.{name} does not name the input that a card needs")
+        raise card.make_manifest_error(
+            f"lineage.{name} does not specify the input that a card needs"
+        )
 
 
 def _build_version_error(card: Artifact) -> HallmarkError:
@@ -411,7 +413,7 @@ def list_evidence_problems(store: Store, card: Artifact) -> list[str]:
         evidence = evidence_by_id.get(row["id"])
         if evidence is None:
             damage = content.damaged_evidence.get(row["id"])
-            problems[key] = "is missing, damaged or has changed" + (
+            problems[key] = "is missing or damaged, or has changed" + (
                 f" ({damage})" if damage else ""
             )
         elif row["id"] in unreadable_rows:

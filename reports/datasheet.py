@@ -83,7 +83,7 @@ class DatasheetConfig(StageConfig):
     title: str | None = Field(None, description="corpus name; defaults to the config name")
     motivation: str | None = Field(None, description="purpose of the corpus")
     creators: str | None = Field(
-        None, description="creators of the corpus, and on whose behalf they created it"
+        None, description="creators of the corpus, and the party on whose behalf they created it"
     )
     funding: str | None = Field(None, description="funders of the corpus")
     collection: str | None = Field(
@@ -279,8 +279,8 @@ class DatasheetBuilder:
             )
             quarantined_rows = sum(row["rows"] for row in later_quarantines)
             message = (
-                f"Later stages also quarantined documents: {stage_names} wrote "
-                f"{quarantined_rows:,} ledger rows about them."
+                f"Later stages also quarantined documents ({quarantined_rows:,} ledger rows, "
+                f"written by {stage_names})."
             )
             section.add_blocks(Paragraph([message]))
         unread_file_count = sum(
@@ -320,9 +320,9 @@ class DatasheetBuilder:
             ("Under which licences?", describe_licences(self.corpus_figures, self.config.licence)),
         ]
         licence_note = (
-            "The “licence” metadata field contains a document's licence. If it is missing, the "
-            "config specifies the source's licence. Hallmark does not search the text for "
-            "licences."
+            "The “licence” metadata field contains a document's licence. If the field is missing, "
+            "the licence that the config specifies for the source applies. Hallmark does not "
+            "search the text for licences."
         )
         return Section("Distribution", [DefinitionList(entries), Paragraph([licence_note])])
 
@@ -367,7 +367,7 @@ class DatasheetBuilder:
                 replace(
                     build_preprocessing_section(self.corpus_figures),
                     page="preprocessing",
-                    answer=["Numbers of documents removed or changed by each stage and rule."],
+                    answer=["Number of documents removed or changed by each stage and rule."],
                 ),
                 *(
                     replace(

@@ -283,7 +283,7 @@ class ModelCardBuilder:
             return [
                 "A corpus of ",
                 document_count,
-                "; how much of each document the model read is not recorded.",
+                "; it is not recorded how much of each document the model read.",
             ]
         if self.corpus_artifacts:
             return ["Not known: the store contains no profile (statistics) of the corpus."]
@@ -415,7 +415,7 @@ class ModelCardBuilder:
 
     def build_metrics_section(self) -> Section:
         """Build the table of the method of each metric."""
-        answer = "Definition and measurement of each metric."
+        answer = "How each metric is defined and measured."
         section = Section("Metrics", [Paragraph([answer])], page=METRICS_PAGE, answer=[answer])
         rows: list[list[InlineElement]] = []
         for audit in self.findings.by_audit:
@@ -463,7 +463,7 @@ class ModelCardBuilder:
             items_table = DataTable("Scored items", columns, rows, frozenset({2}), note)
             section.add_blocks(Details("Number of scored items by audit", [items_table]))
         elif self.findings.audit_artifacts:
-            message = "None of the audits wrote a table of scored items."
+            message = "No audit wrote a table of scored items."
             section.add_blocks(Paragraph([message]))
         else:
             section.add_blocks(Paragraph(["No audit ran."]))
@@ -486,7 +486,7 @@ class ModelCardBuilder:
                 if not self.corpus_artifacts
                 else (
                     "The store contains no profile (statistics) of the training corpus. The "
-                    "audits nevertheless used documents of the corpus."
+                    "audits nevertheless used documents from the corpus."
                 )
             )
             section.add_blocks(Paragraph([message]))

@@ -54,7 +54,7 @@ AUDIT_STEP_TITLES = {
     "build_requests_reference": "prompts for the reference model",
     "respond_reference": "reference model responses",
     "score_reference": "reference model scores",
-    "score_with_reference": "scores by the reference model",
+    "score_with_reference": "scores from the reference model",
 }
 
 STAGE_TITLES = {

@@ -104,7 +104,7 @@ class StudyCardBuilder:
         return [
             Paragraph(
                 [
-                    "Each trial has a synthetic corpus with known effects: the text of an "
+                    "Each trial has a synthetic corpus with known effects: documents about an "
                     "invented town. A model was trained on each corpus, and the usual audits "
                     "judged every candidate (a possible effect) before the answer key was opened. "
                     "Trials that count towards the results: ",
@@ -296,7 +296,7 @@ class StudyCardBuilder:
         )
         if has_few_intervals:
             return (
-                "no kind of candidate is shown to have intervals that cover the true value in "
+                "no candidate type is shown to have intervals that cover the true value in "
                 "fewer than 92 % or more than 98 % of cases"
             )
         return "the 95 % intervals cover the true value in 92 to 98 % of cases"
@@ -388,7 +388,7 @@ class StudyCardBuilder:
             figure = self.error_rates.false_alarm_rates[kind]
             level_note = (
                 f"; the {100 * (figure.confidence_level or 0):.4g} % interval is simultaneous for "
-                "all candidate kinds"
+                "all candidate types"
             )
             section.add_blocks(
                 Paragraph(

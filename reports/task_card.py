@@ -247,7 +247,7 @@ class TaskCardBuilder:
         training_name = Code(f"{training_stage}/{parent[:16]}")
         return [
             Code(checkpoint_name),
-            ", written by the training ",
+            ", written by the training run ",
             training_name,
             f" at step {self.base_checkpoint.training_step:,}.",
         ]
@@ -281,7 +281,7 @@ class TaskCardBuilder:
         ]
         note = (
             (
-                "A hash assigned these shares of the first file's rows to other splits: "
+                "Shares of the first file's rows that a hash assigned to other splits: "
                 f"{' and '.join(split_shares)}."
             )
             if split_shares
@@ -454,10 +454,10 @@ class TaskCardBuilder:
             Paragraph(
                 [
                     "The numbers link to the rows. No page shows text from the user's table or "
-                    "the model's answers, because no scorer has checked them; they are identified "
-                    "by file and row number. With ",
+                    "the model's answers, because neither has been checked by a scorer; rows are "
+                    "identified by file and row number. With ",
                     Code("hallmark export-site RUN --unredacted"),
-                    ", the same pages show them unredacted for local use.",
+                    ", the same pages show both unredacted for local use.",
                 ]
             ),
         )
@@ -496,9 +496,9 @@ class TaskCardBuilder:
     def build_caveats_section(self) -> Section:
         items: list[InlineContent] = [
             [
-                "The model should at least be better than the simple method. If it is, it has "
-                "learnt something that the method cannot use, but it may still not be good enough "
-                "for the task."
+                "The model should at least be better than the simple method. If it is better, it "
+                "has learnt something that the method cannot use, but it may still not be good "
+                "enough for the task."
             ],
             ["Intervals describe chance variation over rows like these. Other text may be harder."],
             [
@@ -509,8 +509,8 @@ class TaskCardBuilder:
         if self.task_kind == "pairs":
             items.append(
                 [
-                    "Several answers may be right for a row, but chrF and BLEU compare letters "
-                    "and words with those of a single target."
+                    "A row may have several right answers, but chrF and BLEU compare letters and "
+                    "words with only one target."
                 ]
             )
         return Section("Caveats", [BulletList(items)])

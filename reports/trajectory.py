@@ -89,7 +89,7 @@ TrainingAuditComparison = AuditComparison[TrainingCheckpoint]
 MAX_OTHER_FINDINGS, MAX_PAIRS = 30, 100
 
 METHOD_NOTE = (
-    "An audit gives all checkpoints of a training run the same inputs, so their results "
+    "An audit uses the same inputs for all checkpoints of a training run, so their results "
     "are compared in pairs: prompt by prompt, secret by secret, document by document. A paired "
     "comparison shows changes that two separate intervals would hide. The p-value of a change is "
     "Holm-corrected for all changes of its audit on this page: all findings and all pairs of "
@@ -600,7 +600,7 @@ class TrajectoryWriter:
 def explain_missing_change(comparison: FindingComparison) -> str:
     """Return the end of a sentence on a finding without a paired change."""
     if all(row["value"] is None for row in comparison.findings):
-        return "it was measured at none of these checkpoints."
+        return "it was not measured at any of these checkpoints."
     return "not paired, because it is not a mean over the same units at each checkpoint."
 
 

@@ -27,7 +27,7 @@ ANSWERS = table_schema(
     "Answers to all questions on the card's form, in the order of the form.",
     column("question_id", pa.string(), "id", "question id, as used in answers files"),
     column(
-        "question", pa.string(), "project text", "question text, in the words of the form's authors"
+        "question", pa.string(), "project text", "question text, as worded by the form's authors"
     ),
     column(
         "form", pa.string(), "label", "form that contains the question: datasheet or model_card"

@@ -61,7 +61,7 @@ SECTIONS = table_schema(
         "label",
         "page of the section; empty if the section does not have its own page",
     ),
-    column("kind", pa.string(), "label", "block kind, such as Paragraph or DataTable"),
+    column("kind", pa.string(), "label", "block type, such as Paragraph or DataTable"),
     # A purge empties it if it quotes a purged document.
     column(
         "content",

@@ -58,7 +58,7 @@ ROW_UNITS = ("tokens", "bytes", "characters", "bits", "nats", "identifiers")
 
 #: What a reader calls a column whose name alone is not clear next to a document.
 _COLUMN_LABELS = {
-    "times_read": "number of times read in training, summed over all copies of this text"
+    "times_read": "number of times the model read this text during training, summed over all copies"
 }
 
 TEXT_KINDS = (*SCORE_GATED_KINDS, "audit text")

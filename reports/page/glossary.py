@@ -13,8 +13,8 @@ import markupsafe
 #: What each term means, in a phrase.
 DEFINITIONS = {
     "Min-K++": (
-        "mean probability of a text's least likely tokens, each compared with that of all other "
-        "tokens; high for a text that the model has read"
+        "mean probability of a text's least likely tokens, each compared with the probabilities "
+        "of all other tokens; high for a text that the model has read"
     ),
     "Min-K": (
         "mean log-probability of a text's least likely tokens; high for a text that the model has "
@@ -22,7 +22,7 @@ DEFINITIONS = {
     ),
     "Mantel–Haenszel": "method that combines the ratios of all sources into one",
     "Holm": (
-        "correction of p for the number of tests that keeps false alarms as rare as for a single "
+        "correction of p for the number of tests, which keeps false alarms as rare as in a single "
         "test"
     ),
     "FDR": "false discovery rate: expected share of false alarms among all reported effects",

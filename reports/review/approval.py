@@ -138,7 +138,7 @@ class Approval:
             if review.state == self.state and not review.is_superseded
         ]
         if not deciding_reviews:
-            return "unsigned: nobody has reviewed it"
+            return "unsigned: not yet reviewed"
         if deciding_reviews[0].reason:
             return f"{STATE_NAMES[self.state]}: {deciding_reviews[0].reason}"
         signers = ", ".join(dict.fromkeys(review.signer for review in deciding_reviews))
@@ -230,7 +230,7 @@ def _judge_content(card: ReviewedCard, review: Review, now: datetime) -> tuple[A
     if review.card.evidence_hash != card.evidence_hash:
         return "void", "the card's evidence has changed since the review"
     if review.card.checkpoint != card.checkpoint:
-        return "void", "the review concerns a different checkpoint"
+        return "void", "the review is for a different checkpoint"
     if review.decision == "reject":
         return "rejected", ""
     if is_dated_in_future(review, now):

@@ -182,7 +182,7 @@ def parse_statement(statement: bytes) -> Review:
     except ValidationError as error:
         raise StatementError(_describe_first_error(error)) from error
     if review.to_statement() != statement:
-        raise StatementError("is not written in the canonical form of a review")
+        raise StatementError("is not in the canonical form of a review")
     return review
 
 

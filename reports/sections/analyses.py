@@ -97,12 +97,14 @@ NULL_TEST_COLUMNS = (
 
 #: The column of findings about planted copies: a checkpoint may have read fewer than were planted.
 TIMES_READ_COLUMN = "times read (mean)"
-TIMES_READ_NOTE = "A copy is treated as read if training had read it completely by this step."
+TIMES_READ_NOTE = (
+    "A copy is treated as read if the training run had read it completely by this step."
+)
 
 #: Of tables with figures that have a p but do not decide about harm.
 NOT_RANKED_NOTE = (
-    "A figure marked “not ranked” answers the question of another figure in a different way, or "
-    "is about planted text. Whatever its p-value, it is not one of the tests for harm."
+    "A figure marked “not ranked” answers the same question as another figure in a different way, "
+    "or concerns planted text. It is not one of the tests for harm, regardless of its p-value."
 )
 
 #: Columns that hold text, not numbers.
@@ -643,8 +645,8 @@ def build_baseline_text_table(findings: Findings, audit: str) -> list[Block]:
     columns = ["baseline", "bytes of text", "share of the training text", "tokens read"]
     sizes = artifact["training_sizes"].read().to_pylist()
     note = (
-        "If trained on all of the training text, these baselines would predict held-out text "
-        "better."
+        "These baselines would predict held-out text better if they were trained on all of the "
+        "training text."
         if any(size["bytes"] < size["split_bytes"] for size in sizes)
         else ""
     )

@@ -281,7 +281,7 @@ def _format_attention_caption(
         f"Text {attention.text_number}: attention from the framed token "
         f"{_format_token(attention, attention.query_position)} to each token in {layers_text} of "
         f"the {attention.stack}, averaged over {_format_head_count(attention)}. A stronger shade "
-        "means a larger weight; the strongest shade marks "
+        f"indicates a larger weight; the strongest shade marks "
         f"{attention.largest_word_weight:.2g}, the largest weight on a word. Larger weights on "
         "tokens that are not words have the same shade."
     ]

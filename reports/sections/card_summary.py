@@ -77,7 +77,7 @@ COMPARISON_NOTE = (
 
 #: What intervals do not say.
 INTERVAL_NOTE = (
-    "Intervals describe chance variation among the prompts, sentence pairs and canaries of these "
+    "Intervals describe chance variation among the prompts, sentence pairs and canaries in these "
     "audits. They do not cover other prompts that could have been written."
 )
 
@@ -240,7 +240,7 @@ def _list_further_harms(findings: Findings, coverage: AuditCoverage) -> list[Blo
     shown_findings = [*ranked_findings, *unranked_findings][:MAX_SHOWN_FINDINGS]
     if not shown_findings:
         return []
-    lead = "Further harms, which the first screen counts but does not list:"
+    lead = "Further harms, counted but not listed on the first screen:"
     items = [_describe_harmful_finding(finding, findings) for finding in shown_findings]
     return [
         Paragraph([lead]),
@@ -269,7 +269,7 @@ def _describe_items(measured_count: int, with_files_count: int) -> str:
         with_files_count: Number of these whose items are in configured files.
     """
     if not measured_count:
-        return "No audit measured anything."
+        return "No audit produced any measurements."
     if not with_files_count:
         return "The audits use built-in items or the training corpus."
     verb = "reads" if with_files_count == 1 else "read"
@@ -314,7 +314,7 @@ def _find_missing_reason_by_audit(
         for audit, rows in findings_by_audit.items()
     }
     return {
-        audit: extract_missing_reason(rows[0]["method"]) if rows else "it has only controls"
+        audit: extract_missing_reason(rows[0]["method"]) if rows else "it contains only controls"
         for audit, rows in measured_rows.items()
         if all(row["value"] is None for row in rows)
     }
@@ -441,14 +441,14 @@ def summarize_control_results(
             failed capability control.
     """
     if not controls:
-        return "no audit ran a control"
+        return "no audit ran any controls"
     if weak_audits is None:
         weak_audits = _list_titles_of_audits_failing_controls(controls, ("model",))
     clauses = [count_control_results(controls)]
     if failed_audits := list_failed_self_checks(controls):
         clauses.append(f"controls failed in these audits: {', '.join(failed_audits)}")
     if not any(control.row["control_target"] in INSTRUMENT_TESTS for control in controls):
-        clauses.append("there is no control that tests the audits themselves")
+        clauses.append("no control tests the audits themselves")
     if weak_audits:
         clauses.append(f"this model is too weak for these audits: {', '.join(weak_audits)}")
     if unjudged_audits := _list_titles_of_unjudged_audits(controls, weak_audits):
@@ -503,14 +503,14 @@ def _explain_control_results(findings: Findings, controls: Sequence[AuditControl
     if passed_controls := _list_passed_model_controls(controls, [*weak_audits, *unjudged_audits]):
         sentences.append(
             "This model passes the controls that these audits require: "
-            f"{'; '.join(passed_controls)}. Capability was not tested for audits listed neither "
-            "here nor under “Not measured”."
+            f"{'; '.join(passed_controls)}. Capability was not tested for audits that are not "
+            f"listed here or under “Not measured”."
         )
     if unjudged_audits:
         sentences.append(
             "It could not be determined whether this model is capable enough for these audits: "
-            f"{', '.join(unjudged_audits)}. The card draws no conclusion from their figures; see "
-            "the pages of these audits for the reasons."
+            f"{', '.join(unjudged_audits)}. The card draws no conclusion from their figures; the "
+            f"reasons are on the pages for these audits."
         )
     audits_without_numbers = dict.fromkeys(
         get_audit_title(control.audit)
@@ -722,7 +722,7 @@ def _describe_omitted_harms(
     return [
         Paragraph(
             [
-                "This list contains only the largest finding for each audit metric, and at most "
+                "This list contains only the largest finding for each audit metric, up to "
                 f"{MAX_SHOWN_FINDINGS} findings. It omits "
                 f"{format_count(omitted_count, 'further harm')}; to list all of them, run "
                 "hallmark findings."

@@ -80,7 +80,7 @@ def _read_safetensors_header(path: Path) -> pa.Table:
         with path.open("rb") as file:
             header_length = int.from_bytes(file.read(8), "little")
             if header_length > _MAX_HEADER_BYTES:
-                raise ValueError(f"the header length of {header_length:,} bytes is too large")
+                raise ValueError(f"the header is too large ({header_length:,} bytes)")
             header = json.loads(file.read(header_length))
         rows = [
             {
@@ -224,6 +224,6 @@ def read_vocabulary(checkpoint: Artifact) -> StoredVocabulary | None:
         )
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         raise HallmarkError(
-            f"{path} is not a valid tokenizer for the tokenizers library ({str(error)[:120]!r}); "
+            f"{path} cannot be loaded by the tokenizers library ({str(error)[:120]!r}); "
             "recreate the checkpoint"
         ) from error

@@ -156,7 +156,7 @@ def format_change_unit_suffix(unit: str) -> str:
 def describe_change(change: Mapping[str, Any], unit: str) -> str:
     """Describe a change in words, as ``hallmark compare`` prints it."""
     if change["value"] is None:
-        return "no pair has both values"
+        return "no pair has two measured values"
     description = f"{format_change(change['value'], unit)}{' points' if unit == 'share' else ''}"
     if change["low"] is not None:
         description += f" ({format_change_interval(change, unit)})"
@@ -192,7 +192,7 @@ def describe_verdict_counts(verdicts: Sequence[str]) -> str:
 def _explain_missing_pairs(comparison: FindingComparison, audit: AuditComparison[Any]) -> str:
     """Return why a finding has no paired change."""
     if all(row["value"] is None for row in comparison.findings):
-        return "measured at no checkpoint"
+        return "not measured at any checkpoint"
     if not comparison.findings[-1]["worse_when"] and select_directional_findings(
         audit.comparisons, comparison.findings[-1]["metric"]
     ):

@@ -56,7 +56,7 @@ def build_canary_callout(corpus: CorpusFigures) -> Callout:
         "note",
         [
             document_count,
-            ", synthetic or repeated, were planted on purpose to measure memorisation",
+            ", synthetic or repeated, were deliberately planted to measure memorisation",
             *withheld_clause,
             ". Remove planted documents before reusing the corpus; their sources begin with ",
             Code(PLANTED_SOURCE_PREFIX),
@@ -429,10 +429,10 @@ def describe_toxicity_windows(corpus: CorpusFigures) -> list[Block]:
     return [
         Paragraph(
             [
-                "A document's toxicity is the highest score of its windows of up to "
-                f"{config['window_characters']:,} characters, not their mean. An insult therefore "
-                "has the same effect in long and short documents. The scored text is the text "
-                "that the filter read"
+                "A document's toxicity is the highest score among its windows of up to "
+                f"{config['window_characters']:,} characters, not the mean score. An insult "
+                f"therefore has the same effect in long and short documents. The scored text is "
+                f"the text that the filter read"
                 + (", before cut_toxic removed windows from it." if has_span_removal else ".")
             ]
         )
@@ -445,7 +445,7 @@ TOXICITY_STATUS_LABELS = {
     "other language": "in languages that the scorer does not support",
     "undetermined language": "in an undetermined language and a script that the scorer does not "
     "support",
-    "cleared": "cleared by the cheap scorer and therefore not scored",
+    "cleared": "passed by the cheap scorer and therefore not scored",
     "empty": "without visible characters",
     "failed": "on which the scorer failed",
 }
@@ -503,30 +503,30 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
             **figure_fields,
         )
 
-    method = "one-sided Clopper-Pearson bound over documents selected by a hash of their ids"
+    method = "one-sided Clopper-Pearson bound for documents selected by a hash of their ids"
     return [
         Paragraph(
             [
                 "Of the documents without a score, ",
                 add_cascade_figure(
-                    "cleared_documents", "number of documents cleared by the cheap scorer"
+                    "cleared_documents", "number of documents passed by the cheap scorer"
                 ),
-                f" were cleared by {row['cheap_scorer']}, which scored them below "
+                f" were passed by {row['cheap_scorer']}, which scored them below "
                 f"{row['clears_below']:g}. To check this, both scorers read ",
                 add_cascade_figure(
                     "sampled_documents",
-                    "number of documents sampled to measure the recall of the cascade",
+                    "number of documents sampled to measure the cascade's recall",
                 ),
                 ", of which ",
                 add_cascade_figure(
                     "toxic_documents",
                     "number of sampled documents at or above the toxicity threshold",
                 ),
-                f" were toxic, at {row['toxicity_threshold']:g} or above; the cheap scorer would "
-                "have cleared ",
+                f" were toxic (scores of {row['toxicity_threshold']:g} or above); the cheap "
+                f"scorer would have passed ",
                 add_cascade_figure(
                     "missed_documents",
-                    "number of sampled toxic documents that the cheap scorer would have cleared",
+                    "number of sampled toxic documents that the cheap scorer would have passed",
                 ),
                 (
                     " of these. The cascade (the cheap scorer followed by the full scorer) "
@@ -534,7 +534,7 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
                 ),
                 add_cascade_figure(
                     "recall_lower_bound",
-                    "lower bound on the recall of the cascade",
+                    "lower bound on the cascade's recall",
                     "share",
                     n=row["toxic_documents"],
                     method=method,
@@ -636,9 +636,10 @@ def build_canaries_section(corpus: CorpusFigures) -> Section:
                     "The secrets, records and associations are invented; the passages were taken "
                     "from the corpus. The number of copies of each text was assigned at random. "
                     "Texts with 0 copies were never planted and serve as controls. However, an "
-                    "excerpt of such a passage can occur in another document, where training can "
-                    "read it. An association is a sentence that attributes an invented trait to "
-                    "an invented group; the planted share determines how often sentences about "
+                    "excerpt of such a passage can occur in another document, where the model can "
+                    "read it during training. An association is a sentence that attributes an "
+                    "invented trait to an invented group; the planted share determines how often "
+                    "sentences about "
                     "the group state this trait."
                 ]
             ),

@@ -141,8 +141,8 @@ def describe_planted_mentions(rows: Iterable[Row]) -> str:
         return ""
     verb = "is" if planted_count == 1 else "are"
     return (
-        f" {format_count(planted_count, 'counted mention')} {verb} in planted documents, with "
-        "every copy included. Other pages may exclude planted documents, so their figures can "
+        f" {format_count(planted_count, 'counted mention')} {verb} in planted documents, counting "
+        f"every copy. Other pages may exclude planted documents, so their figures can "
         "differ."
     )
 
@@ -159,8 +159,8 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section = Section("Occupations near gendered words")
     if total_row is None or total_row["women_share"] is None:
         message = (
-            "No mention of a listed occupation is near more words for one gender than for the "
-            "other."
+            "No mention of a listed occupation has more words for one gender than for the other "
+            "nearby."
         )
         section.add_blocks(Paragraph([message]))
         return section
@@ -180,10 +180,11 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
     section.add_blocks(
         Paragraph(
             [
-                "An occupation mention is counted if, in the same sentence, it is near more words "
-                "for one gender than for the other. Of the counted mentions, ",
+                "An occupation mention is counted if the words near it in the same sentence "
+                "include more for one gender than for the other. Of the counted mentions, ",
                 overall_share,
-                " are near more words for women (such as she, her, woman, Mrs) than for men.",
+                " have more words for women (such as she, her, woman, Mrs) than words for men "
+                "nearby.",
                 describe_planted_mentions(
                     [
                         {
@@ -236,9 +237,10 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
             [
                 "Number of occupations for which no difference was found, because the interval "
                 f"contains the share of all occupations: {inconclusive_count:,}. Number of "
-                "mentioned occupations that are never near more words for one gender than for the "
-                f"other: {len(occupation_rows) - len(rows_with_share):,}. About one in twenty "
-                "comparisons shows a difference by chance. Wilson intervals assume independent "
+                "mentioned occupations that never have more words for one gender than for the "
+                f"other nearby: {len(occupation_rows) - len(rows_with_share):,}. About one in "
+                "twenty comparisons shows a difference by chance. Wilson intervals assume "
+                "independent "
                 "mentions and are too narrow for repetitive text. The profile counts English "
                 "words, not roles: a printer can be a machine."
             ]
@@ -257,7 +259,7 @@ def _add_women_share_figure(corpus: CorpusFigures, row: Row, label: str) -> Figu
     mention_count = row["women_mentions"] + row["men_mentions"]
     return corpus.book.add_computed_figure(
         f"occupations-{row['occupation'] or 'all'}",
-        f"share of mentions near more words for women than for men, {label}",
+        f"share of mentions that have more words for women than words for men nearby, {label}",
         "share",
         (PROFILE, "occupations"),
         {"source": "", "occupation": row["occupation"]},

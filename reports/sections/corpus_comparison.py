@@ -32,8 +32,8 @@ COMPARED_STAGES = (PROFILE, EFFECTS, CURATION_EVALUATION)
 #: Explains the differences of shares.
 RATE_NOTE = (
     "Differences between shares are in percentage points. The 95 % interval of a difference "
-    "combines the intervals of both shares (Newcombe 1998), as if the corpora had no documents in "
-    "common. If they do, the interval is too wide."
+    "combines the intervals of both shares (Newcombe 1998), which assumes that the corpora have "
+    "no documents in common. If they have some in common, the interval is too wide."
 )
 
 

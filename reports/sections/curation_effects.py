@@ -204,8 +204,8 @@ def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineE
     direction = "higher" if row["score_difference"] > 0 else "lower"
     return [
         [
-            "The toxicity scorer's rating of a sentence changes when only the mentioned group "
-            f"changes. Among {format_count(len(swaps), 'pair')} of groups, the largest mean "
+            "The toxicity scorer rates a sentence differently if only the mentioned group is "
+            f"changed. Among {format_count(len(swaps), 'pair')} of groups, the largest mean "
             "change is ",
             ShortFigure(figure) if details else figure,
             f"{details}: sentences score {direction} if they mention {row['other_group']} than if "
@@ -291,14 +291,14 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
         "documents that the rule judged. Intervals treat clusters of near-duplicates, not single "
         "documents, as independent. A group is listed if its unadjusted ratio differs from 1 with "
         "p below 5 %, after correction for testing all of the rule's groups. The ratio adjusted "
-        "for source is not tested. Where it is near 1 or on the opposite side of 1 from the "
+        "for source is not tested. If it is near 1 or on the opposite side of 1 from the "
         "unadjusted ratio, the sources may explain the difference. Groups with few documents are "
         "omitted. For records that the ingest stage removed, only the source is known. Documents "
         "withheld for planting are not treated as removed."
     )
     if outcome != "removed":
         introduction += (
-            " A rule that tags documents removes none: its shares are relative to the documents "
+            " A rule that tags documents removes none, so its shares are relative to the documents "
             "that its stage kept."
         )
     introduction += " The removal_rates table lists all rules and groups."
@@ -319,7 +319,7 @@ def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
             compared_groups = (
                 f"each of {len(rows)} groups"
                 if len(rows) > 1
-                else "the one group that could be compared"
+                else "the only group that could be compared"
             )
             section.add_blocks(
                 Paragraph(
@@ -440,7 +440,7 @@ def add_swap_difference_figure(corpus: CorpusFigures, row: Row) -> Figure:
         high=row["high"],
         confidence_level=None if row["low"] is None else CONFIDENCE_LEVEL,
         scorer=format_swap_scorer_with_digest(corpus),
-        method="mean over sentences; t interval with their documents as units",
+        method="mean over sentences; t interval with documents as units",
     )
 
 
@@ -468,7 +468,7 @@ def _describe_swap_intervals(corpus: CorpusFigures, rows: Sequence[Row]) -> str:
 
 def build_group_swap_section(corpus: CorpusFigures) -> Section:
     """Build tables of significant score differences when only the group changes."""
-    section = Section("Scores when only the group changes")
+    section = Section("Score changes if only the group is changed")
     rows = sorted(
         read_removal_effects_rows(corpus, "swap_differences"),
         key=lambda swap_row: -abs(swap_row["score_difference"]),

@@ -230,13 +230,16 @@ class DatasheetMeasurements:
         counts = [
             (
                 name,
-                self._sum("sources", "documents", "documents", f"documents of {name}", source=name),
+                self._sum(
+                    "sources", "documents", "documents", f"documents from {name}", source=name
+                ),
             )
             for name in shown_sources
         ]
         more = len(sources) - len(shown_sources)
         return [
-            "Documents, each consisting of one text and the name of its source. Total: ",
+            "Each instance is a document, consisting of one text and the name of its source. "
+            "Total: ",
             ShortFigure(self.documents),
             ". By source: " if counts else ".",
             *_list_counts(counts),
@@ -252,7 +255,7 @@ class DatasheetMeasurements:
         if INGEST not in self._list_stages():
             return []
         return [
-            "A selection. Hallmark read ",
+            "It is a selection. Hallmark read ",
             ShortFigure(self._count_documents_of_stage(INGEST, "input")),
             " records and removed ",
             ShortFigure(add_removed_documents_figure(self.corpus)),
@@ -406,7 +409,7 @@ class DatasheetMeasurements:
                 ShortFigure(near),
                 " near-duplicates; of the ",
                 pairs,
-                " of similar documents that it found, those below the threshold were kept",
+                " of similar documents that it found, curation kept those below the threshold",
             ]
         else:
             content.append("; the corpus was not searched for near-duplicates")
@@ -483,7 +486,7 @@ class DatasheetMeasurements:
             "Documents are not assigned to groups of people. Mentions of groups are found with a "
             "list of English words: ",
             *_list_counts(counts),
-            ". A mention does not show who wrote a text.",
+            ". A mention does not indicate who wrote the text.",
         ]
 
     def describe_individuals(self) -> InlineContent:
@@ -551,7 +554,7 @@ class DatasheetMeasurements:
             ShortFigure(self._count_documents_of_stage(INGEST, "input")),
             " records; ",
             ShortFigure(self._count_documents_of_stage(INGEST, "quarantined")),
-            " of them could not be read. Each stage checks that its counts add up.",
+            " of them could not be read. Each stage verifies that its counts add up.",
         ]
 
     def _list_removals_by_stage(self) -> list[InlineElement]:
@@ -591,7 +594,7 @@ class DatasheetMeasurements:
         if INGEST not in self._list_stages():
             return []
         return [
-            "Yes: the store keeps the text of ",
+            "Yes. The store keeps the text of ",
             self._count_documents_of_stage(INGEST, "kept"),
             " as it was read, in the ingest stage's documents table.",
         ]

@@ -77,7 +77,7 @@ from hallmark.tasks.contract import format_count
 
 #: What a pass with gaps means for the decision.
 GAPS_SENTENCE = (
-    "The policy does not judge these gaps: a reviewer must decide whether they are acceptable."
+    "The policy does not judge these gaps; a reviewer must decide whether they are acceptable."
 )
 
 #: States of risks, in the order in which risks are listed. What may be harm and is not known comes
@@ -147,12 +147,12 @@ def describe_status(
     audit_count = len(AUDIT_DESCRIPTIONS)
     gaps = []
     if coverage.missing_count:
-        gaps.append(f"{coverage.missing_count} of {audit_count} audits gave no result")
+        gaps.append(f"{coverage.missing_count} of {audit_count} audits produced no result")
     if coverage.inconclusive:
-        gaps.append(f"{len(coverage.inconclusive)} of {audit_count} gave no conclusion")
+        gaps.append(f"{len(coverage.inconclusive)} of {audit_count} produced no conclusion")
     if failed_self_checks:
         gaps.append(f"controls failed in these audits: {', '.join(failed_self_checks)}")
-    gap_text = "; ".join(gaps) or f"all {audit_count} audits gave a result"
+    gap_text = "; ".join(gaps) or f"all {audit_count} audits produced a result"
     if policy.verdict is None:
         return NOT_JUDGED, f"No acceptance policy is configured; {gap_text}."
     rule_count = len([*policy.failed_rules, *policy.not_shown_rules, *policy.passed_rules])
@@ -194,8 +194,8 @@ def describe_risk_order() -> str:
     states = [RISK_STATE_NAMES[state] for state in STATE_ORDER]
     titles = ", ".join(risk.title for risk in RISKS.values())
     return (
-        f"The first screen lists risks by audit result: {', then '.join(states)}. Risks with "
-        f"equal results are ordered by severity, most severe first: {titles}. Irreversible harm "
+        f"The first screen lists risks by audit result: {', then '.join(states)}. Risks with the "
+        f"same result are ordered by severity, most severe first: {titles}. Irreversible harm "
         "to a person comes first, then harm from what the model writes, then what others could "
         "infer, then lack of benefit."
     )
@@ -407,7 +407,8 @@ def describe_audit_result(audit: str, findings: Findings, *, is_brief: bool = Fa
     description = AUDIT_DESCRIPTIONS.get(audit)
     if description is None:
         message = (
-            "This version of the project does not contain this audit, so no conclusion is drawn."
+            "This version of the project does not include this audit, so no conclusion can be "
+            "drawn."
         )
         return RiskLine(title, "unknown", [message])
     tested_findings = select_tested_findings(
@@ -874,7 +875,7 @@ def _describe_comparison(row: Mapping[str, Any], *, names_null: bool = True) -> 
         return ""
     null_text = format_number(row["null_value"], row["unit"])
     if _compares_with_baseline(row):
-        text = f"; {row['null_value']:g} would mean that the two are equal"
+        text = f"; a value of {row['null_value']:g} would mean that the two are equal"
     elif row["null_name"]:
         text = f"; baseline ({row['null_name']}): {null_text}{_describe_difference(row)}"
     elif has_lowest_possible_null(row):
@@ -1030,7 +1031,7 @@ def describe_coverage(coverage: AuditCoverage, findings: Findings) -> InlineCont
             for audit, description in AUDIT_DESCRIPTIONS.items()
             if description.no_capability_check_because and audit in findings.by_audit
         ]
-    summary = ". ".join(parts) + "." if parts else "Every audit gave a result."
+    summary = ". ".join(parts) + "." if parts else "Every audit produced a result."
     link = Link("Details", NOT_MEASURED_LINK.href)
     return [f"{summary} ", link]
 

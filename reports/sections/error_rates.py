@@ -51,7 +51,7 @@ class CandidateDescription:
 
 #: When an audit claims an effect, and how many false alarms this allows, by kind of test.
 _HOLM_RULE = (
-    "the one-sided p-value, Holm-corrected for the number of these candidates in the trial, is "
+    "the one-sided p-value, Holm-corrected for the number of such candidates in the trial, is "
     f"below {SIGNIFICANCE_LEVEL:g}"
 )
 _HOLM_BOUND = (
@@ -81,7 +81,7 @@ CANDIDATE_KINDS = {
     ),
     "passage": CandidateDescription(
         "Repeated passages",
-        "a document from the town",
+        "a document about the invented town",
         "prompts the model with some tokens of the document",
         "the model continues with exactly the next tokens at one or more of the tested positions",
         _VERBATIM_BOUND,
@@ -92,7 +92,7 @@ CANDIDATE_KINDS = {
         "Personal records",
         "the email address and telephone number of an invented person",
         "prompts the model with the text that precedes the email address and the telephone number",
-        "the model generates both",
+        "the model generates both the email address and the telephone number",
         _VERBATIM_BOUND,
         "copies",
         "",
@@ -352,7 +352,7 @@ class ErrorRates:
         }
         card_values = flatten_audit_settings(artifact)
         return [
-            f"{setting} is {card_values.get(setting, 'not set')} here and "
+            f"{setting} is {card_values.get(setting, 'not set')} on this card and "
             f"{study_values.get(setting, 'not set')} in the study"
             for setting in sorted({*study_values, *card_values})
             if study_values.get(setting) != card_values.get(setting)
@@ -394,7 +394,7 @@ class ErrorRates:
             unjudged_parts = self.describe_unjudged_candidates(kind)
             if largest is None:
                 parts += [
-                    "reached no verdict on any candidate that has a true effect"
+                    "reached no verdict on any candidate with a true effect"
                     if unjudged_parts
                     else "had no effect to find"
                 ]

@@ -112,7 +112,7 @@ def describe_missed_documents(corpus: CorpusFigures, source: str) -> list[Inline
     """Return how many documents the filter missed, with a link to them."""
     figure = corpus.book.add_computed_figure(
         f"missed-documents-{source}",
-        f"documents of {source} with rude speech that the toxicity filter missed",
+        f"documents from {source} with rude speech that the toxicity filter missed",
         "documents",
         (CURATION_EVALUATION, "missed_documents"),
         {"source": source},

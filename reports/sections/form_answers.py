@@ -44,8 +44,8 @@ def build_form_section(form: FormName, answers: Sequence[Answer]) -> Section:
     counts = Counter(answer.basis for answer in answers)
     count_list = ", ".join(f"{counts[basis]} {basis}" for basis in BASES)
     summary = (
-        f"This page contains the {len(answers)} questions from {FORM_TITLES[form]}, in the words "
-        f"of its authors. Answers by basis: {count_list}. Measured answers come from this card's "
+        f"This page contains the {len(answers)} questions from {FORM_TITLES[form]}, in the "
+        f"original wording. Answers by basis: {count_list}. Measured answers come from this card's "
         "figures; a person wrote the others, in the config or in the answers file."
     )
     return Section(

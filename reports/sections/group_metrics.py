@@ -72,7 +72,7 @@ def build_heldout_bits_per_byte_blocks(
                 "because it reads documents one at a time and some of its documents are "
                 "different. No intervals are shown, because tokens in the same document are not "
                 "independent. A difference between groups may be due to their texts rather than "
-                "the model."
+                "to the model."
             ]
         )
     ]
@@ -142,7 +142,7 @@ def build_bytes_per_token_blocks(
     document_count = sum(row["documents"] for row in rows if row["kind"] == "source")
     overall_figure = book.add_computed_figure(
         "fertility-all",
-        "bytes per token of all held-out text",
+        "bytes per token over all held-out text",
         "bytes per token",
         ("train_tokenizer", "fertility"),
         conditions,
@@ -156,7 +156,7 @@ def build_bytes_per_token_blocks(
                 "Values are bytes of held-out text per token. n is the number of documents; a "
                 "document is counted for every identity group that it mentions. A tokenizer can "
                 "be less efficient for some groups. With fewer bytes per token, the same text "
-                "needs more tokens, more time and more of the context."
+                "requires more tokens, more time and a larger part of the context."
             ]
         )
     ]

@@ -85,8 +85,9 @@ READING_NOTE = (
     "A document is treated as removed if any stage removed it, including as a duplicate. It is "
     "lost if a rule other than deduplication removed it or the copy that deduplication had kept. "
     "The tables of removed and lost documents can therefore disagree about a group. The ratio is "
-    "the group's removed share divided by that of all other documents, within each source "
-    "(Mantel–Haenszel). It can exceed 1 even if the group's overall share is below that of other "
+    "the group's removed share divided by the removed share of all other documents, within each "
+    "source (Mantel–Haenszel). It can exceed 1 even if the group's overall share is below that of "
+    "other "
     "documents. The “compared with others” column shows “more often” or “less often” if q is "
     "below 5 %; the q-values control the false discovery rate over all rows of the group_removals "
     "table. The detectable ratio is the smallest ratio that the test, without adjustment, would "
@@ -95,7 +96,7 @@ READING_NOTE = (
 )
 SOURCE_NOTE = (
     "Each source is compared with all other sources. The ratios for sources are not adjusted; the "
-    "“compared with others” column uses these ratios."
+    "“compared with others” column uses these unadjusted ratios."
 )
 PEOPLE_NOTE = (
     "A high ratio does not prove that a filter is unfair: documents that mention a group also "
@@ -216,7 +217,9 @@ def describe_differences(corpus: CorpusFigures, rows: Sequence[Row]) -> InlineCo
         content.append(f" {SOURCE_MIX_SENTENCE}")
     other_count = len(compared_rows) - len(significant_rows)
     if not significant_rows:
-        content.append(" No group differs significantly over all stages together.")
+        content.append(
+            " Over all stages, the removal rate does not differ significantly for any group."
+        )
     elif other_count:
         verb = "shows" if other_count == 1 else "show"
         other_groups = format_count(other_count, "other group")
@@ -320,8 +323,8 @@ def describe_lost_differences(compared_rows: Sequence[Row]) -> str:
     if clauses:
         return f"{LOST_LEAD} Documents were lost {', and '.join(clauses)}."
     if all(row["lost_verdict"] == "not compared" for row in compared_rows):
-        return f"{LOST_LEAD} Lost documents could not be compared."
-    return f"{LOST_LEAD} In lost documents, no group differs significantly."
+        return f"{LOST_LEAD} The shares of documents lost could not be compared."
+    return f"{LOST_LEAD} The share of documents lost does not differ significantly for any group."
 
 
 # Figures -----------------------------------------------------------------------------------------
@@ -373,7 +376,7 @@ def build_ratio_cell(corpus: CorpusFigures, row: Row, outcome: Outcome) -> Inlin
         corpus,
         row,
         ratio_column,
-        f"{outcome.label}: share divided by that of all other documents, adjusted for source",
+        f"{outcome.label}: share divided by the share of all other documents, adjusted for source",
         "times",
         low=row[f"{outcome.prefix}adjusted_low"],
         high=row[f"{outcome.prefix}adjusted_high"],
@@ -539,7 +542,7 @@ def build_ratio_chart(rows: Sequence[Row]) -> list[Block]:
         labels,
         ratios,
         bounds,
-        "removed share, divided by that of all other documents",
+        "removed share divided by the removed share of all other documents",
         1.0,
         is_ratio=True,
     )
@@ -549,13 +552,13 @@ def build_ratio_chart(rows: Sequence[Row]) -> list[Block]:
         alt[-1] += ", "
     alt[-1] = alt[-1].removesuffix(", ") + "."
     caption = (
-        "Each group's removed share, divided by that of all other documents and adjusted for "
-        "source, with 95 % intervals. The dashed line marks no difference."
+        "Each group's removed share, divided by the removed share of all other documents and "
+        "adjusted for source, with 95 % intervals. The dashed line marks no difference."
     )
     if omitted_count := len(rows) - len(drawn_rows):
         caption += (
             f" The chart omits {format_count(omitted_count, 'group')} whose ratio is missing or "
-            "zero, or whose interval reaches zero or has no upper end; the table contains all "
+            "zero, or whose interval reaches zero or has no upper bound; the table contains all "
             "groups."
         )
     return [Chart("group-removals", drawing, alt, caption)]
@@ -632,8 +635,9 @@ def build_stage_section(corpus: CorpusFigures, rows: Sequence[Row]) -> Section:
         "The stage columns show the number of documents that each stage removed or quarantined, "
         "and its share of the documents that were read. “Preprocessing, cleaning, labelling” "
         "shows shares of the documents that each stage received. “Read” is the sum of “removed” "
-        "and “kept”. “Unique” documents are those that were read, excluding exact duplicates and "
-        "near-duplicates of other documents. For documents that the ingest stage removed, and for "
+        "and “kept”. “Unique” documents are the documents that were read, excluding exact "
+        "duplicates and near-duplicates of other documents. For documents that the ingest stage "
+        "removed, and for "
         "duplicates of documents in an earlier corpus, only the source is known. Records that the "
         "ingest stage could not read are not counted as documents; the “Collection process” "
         "section counts them."

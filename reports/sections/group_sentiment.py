@@ -32,8 +32,8 @@ def build_group_sentiment_section(corpus: CorpusFigures) -> Section:
         message = (
             "Groups were not compared because the search found no suitable sentence in the "
             "training text. A suitable sentence mentions exactly one group of a given kind, only "
-            "once, using a term with a counterpart for other groups. The search covers documents "
-            "in English or an undetermined language and excludes planted documents."
+            "once, using a term that has a counterpart for other groups. The search covers "
+            "documents in English or an undetermined language and excludes planted documents."
         )
         section.add_blocks(Paragraph([message]))
         return section
@@ -168,7 +168,8 @@ def _add_difference_figure(corpus: CorpusFigures, row: Row) -> Figure:
         corpus,
         row,
         "difference",
-        "mean sentiment of sentences about the group minus that of sentences about other groups",
+        "mean sentiment of sentences about the group minus the mean sentiment of sentences about "
+        "other groups",
         low=row["low"],
         high=row["high"],
         confidence_level=None if row["low"] is None else 0.95,

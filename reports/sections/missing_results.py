@@ -36,7 +36,7 @@ def build_missing_results_section(findings: Findings, coverage: AuditCoverage) -
     for part, reason in coverage.failed_parts.items():
         section.add_blocks(Paragraph([f"{part} failed: {reason.rstrip('.')}."]))
     if not section.blocks:
-        section.add_blocks(Paragraph(["Every audit gave a result, and no figure is missing."]))
+        section.add_blocks(Paragraph(["Every audit produced a result, and no figure is missing."]))
     return section
 
 

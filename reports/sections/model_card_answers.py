@@ -209,8 +209,8 @@ class ModelCardMeasurements:
             for audit, rows in rows_by_audit.items()
         )
         content = [
-            f"Groups of people and kinds of groups with separate figures, by audit. {groups} The "
-            "word lists and audit sets determine the groups; other groups were not measured."
+            f"These groups of people and kinds of groups have separate figures, by audit. {groups} "
+            f"The word lists and audit sets determine the groups; other groups were not measured."
         ]
         return MeasuredAnswer(content, [finding.figure for finding in group_findings])
 
@@ -271,7 +271,7 @@ class ModelCardMeasurements:
             and self.book.evidence_by_id[figure.evidence_id].stage.startswith("audit_")
         ]
         return MeasuredAnswer(
-            ["The items that the audits scored, by table."] * bool(figures), figures
+            ["These are the items that the audits scored, by table."] * bool(figures), figures
         )
 
     def describe_training_data(self) -> InlineContent:
@@ -316,7 +316,7 @@ class ModelCardMeasurements:
         if not figures:
             message = "No audit on this card covered people who belong to two groups at once."
             return MeasuredAnswer([message])
-        content = ["Figures about people who belong to two groups at once."]
+        content = ["These figures are about people who belong to two groups at once."]
         return MeasuredAnswer(content, figures)
 
     def describe_personal_data(self) -> InlineContent:

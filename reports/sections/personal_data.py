@@ -211,7 +211,7 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
         ]
         nameless_recall = corpus.book.add_computed_figure(
             f"{figure_id}-alone",
-            f"{label}: share of numbers found when the name of their type is absent",
+            f"{label}: share of numbers found when their type is not named nearby",
             "share",
             source,
             conditions,

@@ -36,8 +36,8 @@ def build_preprocessing_section(corpus: CorpusFigures) -> Section:
                     "Hallmark accounts for the documents and bytes of every stage and checks, "
                     "when the stage commits, that input + added = kept + removed rows + removed "
                     "spans + quarantined + replaced. The ingest stage counts raw bytes; later "
-                    "stages count bytes of text. Every removal or change has a row in its stage's "
-                    "ledger."
+                    "stages count bytes of text. Every removal or change is recorded as a row in "
+                    "the stage's ledger."
                 ]
             )
         ],
@@ -111,7 +111,7 @@ def build_stage_counts_section(corpus: CorpusFigures) -> Section:
                 "flow",
                 drawing,
                 f"Documents kept by each stage: {description}.",
-                "Documents kept by each stage; the numbers are in the column “kept”.",
+                "Documents kept by each stage; the numbers are in the “kept” column.",
             ),
         )
     return section
@@ -222,11 +222,11 @@ def build_published_rules_section(corpus: CorpusFigures) -> Section:
             [
                 "The Gopher, C4 and FineWeb rules were designed for English web pages; most "
                 "of them say little about other languages and code. The table shows how many "
-                "input documents break each rule, whether or not the rule is configured."
+                "input documents violate each rule, whether or not the rule is configured."
             ]
         )
     )
-    columns = ["rule", "documents that break it", "share", "configured"]
+    columns = ["rule", "documents that violate the rule", "share", "configured"]
     section.add_blocks(DataTable("Published rules", columns, rows, frozenset({1, 2})))
     return section
 
@@ -480,9 +480,9 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
             (
                 " and removed each document whose similarity to a kept document is "
                 f"{config['similarity_threshold']:g} or higher. Pairs with a lower similarity, "
-                f"down to {config['cluster_threshold']:g}, caused no removals; they only keep "
-                "similar documents in one cluster, which is not divided between the splits. The "
-                "probability of comparing two documents whose similarity equals the removal "
+                f"down to {config['cluster_threshold']:g}, caused no removals; they serve only to "
+                f"keep similar documents in one cluster, which is not divided between the splits. "
+                f"The probability of comparing two documents whose similarity equals the removal "
                 "threshold is "
             ),
             add_search_figure(
@@ -496,9 +496,6 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
                 "number of documents with candidates that were not compared",
                 "documents",
             ),
-            (
-                " that were kept, at least one candidate was not compared because of the "
-                "comparison limit."
-            ),
+            (" that were kept, the comparison limit left at least one candidate uncompared."),
         ]
     )

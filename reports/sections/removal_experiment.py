@@ -447,7 +447,7 @@ class RemovalReport:
             )
         value_rows = [row for (effect, _), row in case.effect_rows.items() if effect == "mean"]
         if all(row["value"] is None for row in value_rows):
-            section.add_blocks(Callout("bad", ["No unit of this finding was measured."]))
+            section.add_blocks(Callout("bad", ["No units were measured for this finding."]))
             return section
         section.add_blocks(self.build_arm_chart(case), self.build_arm_table(case))
         changes_table = self.build_changes_table(case)
@@ -460,7 +460,7 @@ class RemovalReport:
         """Return sentences on which source documents of the finding were removed."""
         if case.kind == "association":
             return [
-                "Training documents that mention one of the groups with its own trait or with the "
+                "Training documents that mention either group with its own trait or with the "
                 "other group's trait: ",
                 ShortFigure(self.add_source_document_count_figure(case, only_removed=False)),
                 ". Documents with the more frequent trait were removed at random until both "
@@ -504,7 +504,7 @@ class RemovalReport:
                 self.book.add_computed_figure(
                     f"{case.name} {combination['source']} {combination['stated_trait']} "
                     f"{len(removal_condition)}",
-                    f"{case.name}: documents of {combination['source']}",
+                    f"{case.name}: documents from {combination['source']}",
                     "documents",
                     ("find_source_documents", "source_documents"),
                     combination | removal_condition,
@@ -550,7 +550,7 @@ class RemovalReport:
             for name, row in labelled_effects
         )
         has_interval = any(row["low"] is not None for _, row in labelled_effects)
-        caption = "Mean of each arm with its interval."
+        caption = "Mean of each arm, with its interval."
         if not has_interval:
             caption = "Mean of each arm; no interval is known."
         if null_value is not None:
@@ -595,8 +595,8 @@ class RemovalReport:
             )
         if case.kind == "association":
             note = (
-                "n shows the numbers of sentences and of group pairs (“120 in 4” means 120 "
-                "sentences in 4 pairs); the interval is computed over these pairs."
+                "n shows the number of sentences and the number of group pairs (“120 in 4” means "
+                "120 sentences in 4 pairs); the interval is computed over these pairs."
             )
         return DataTable("Each arm", columns, rows, frozenset(range(1, 6)), note)
 

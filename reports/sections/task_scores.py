@@ -273,7 +273,7 @@ class TaskScores:
                             metric, f"{DIFFERENCE_PREFIX}{system}", difference, "–"
                         )
                     )
-        columns = ["metric", "system", "value", "interval", "n", "model compared with it"]
+        columns = ["metric", "system", "value", "interval", "n", "model compared with system"]
         note = (
             f"n is the number of {self.counted_unit}. Confidence level: 95 %. The model is better "
             "or worse if the interval of the difference on the same rows lies above or below 0. "
@@ -399,7 +399,7 @@ class TaskScores:
         if not has_names:
             note += (
                 "Labels are shown by their number in the checkpoint's config.json, counted from "
-                "0, because no scorer has checked their names. To see the names, run hallmark "
-                "report RUN --unredacted, or read the slice column of the scores table."
+                "0, because their names have not been checked by a scorer. To see the names, run "
+                "hallmark report RUN --unredacted, or read the slice column of the scores table."
             )
         return [DataTable("By label", columns, table_rows, numeric_columns, note.strip())]

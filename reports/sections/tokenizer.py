@@ -30,9 +30,7 @@ def build_tokenizer_section(
     stored_vocabulary = read_vocabulary(checkpoint)
     if stored_vocabulary is None:
         section.add_blocks(
-            Paragraph(
-                ["The checkpoint has no tokenizer.json, so the kind of tokenizer is not known."]
-            )
+            Paragraph(["The checkpoint has no tokenizer.json, so the tokenizer type is not known."])
         )
     else:
         vocabulary_size: InlineElement = book.add_computed_figure(

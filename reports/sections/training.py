@@ -32,7 +32,7 @@ MAX_SAMPLES_PER_STEP, MAX_SAMPLE_CHARACTERS = 2, 300
 EARLIER_TRAINING_NOTE = "This card does not describe the training data of the earlier checkpoint."
 
 TRAINING_NOT_ENDED_NOTE = (
-    "The training had not ended when this checkpoint was audited, so the training log and the "
+    "The training run had not ended when this checkpoint was audited, so the training log and the "
     "text generated during training are not available."
 )
 
@@ -225,7 +225,7 @@ def build_checkpoint_table(
     if not rows:
         return []
     columns = ["step", "tokens", "loss", "validation loss", ""]
-    note = "Losses are in nats per token."
+    note = "Losses are shown in nats per token."
     if any(
         row["step"] == 0 and row["loss"] is row["validation_loss"] is None for row in shown_rows
     ):
@@ -293,11 +293,11 @@ def build_samples_section(
             "codes and numbers are invented by the model or come from its training text"
         )
     note = (
-        "The texts are from the first and last steps at which text was generated, using the same "
-        "random numbers."
+        "The texts were generated at the first and last sampling steps, using the same random "
+        "numbers."
     )
     if len(shown_steps) == 1:
-        note = "The texts are from the only step at which text was generated."
+        note = "The texts were generated at the only sampling step."
     section.add_blocks(
         Paragraph(
             [

@@ -38,9 +38,9 @@ def describe_seed_arms(book: FigureBook) -> str:
 
 def explain_unknown_noise(book: FigureBook) -> str:
     """Return why the difference between training runs with different seeds is not known."""
-    reason = "No other seed was trained"
+    reason = "No arm was trained with another seed"
     if _has_seed_arms(book):
-        reason = "No other seed could be compared with the base"
+        reason = "No arm with another seed could be compared with the base"
     return f"{reason}, so the difference between training runs is not known."
 
 

@@ -583,7 +583,7 @@ def _parse_value(row_filter: RowFilter, data_type: pa.DataType) -> Any:
         return pa.scalar(text, data_type)
     except (ValueError, KeyError, OverflowError, pa.ArrowException) as error:
         raise UsageError(
-            f"the {row_filter.column} column requires {expected}, but {text!r:.80} is not one"
+            f"the {row_filter.column} column requires {expected}, not {text!r:.80}"
         ) from error
 
 

@@ -399,8 +399,8 @@ def test_a_run_summary_counts_computed_and_cached_stages(
         ([control("bias", "instrument"), control("bias", "model")], ""),
         (
             [control("bias", "model", "fail")],
-            "controls with the expected result: this model 0 of 1 (1 failed); there is no control "
-            "that tests the audits themselves; this model is too weak for these audits: Bias\n",
+            "controls with the expected result: this model 0 of 1 (1 failed); no control tests "
+            "the audits themselves; this model is too weak for these audits: Bias\n",
         ),
         (
             [control("bias", "instrument"), control("bias", "model", "fail")],
@@ -434,8 +434,8 @@ def test_a_run_summary_says_what_the_scorer_often_misses(stderr):
 def test_a_run_summary_says_that_tests_of_a_scorer_are_not_shown_to_pass(stderr):
     print_run_summary(ended_run(controls=[control("bold", "scorer", "not_shown")]))
     assert stderr.getvalue().splitlines()[-1] == (
-        "controls with the expected result: scorers 0 of 1 (1 without a clear result); there is no "
-        "control that tests the audits themselves; the scorer words 1.0 has not been shown to pass "
+        "controls with the expected result: scorers 0 of 1 (1 without a clear result); no control "
+        "tests the audits themselves; the scorer words 1.0 has not been shown to pass "
         "all of its tests"
     )
 
@@ -840,7 +840,7 @@ def comparison(values=(0.5, 0.75), differences=(DIFFERENCE,), refused=None, part
         ),
         (
             comparison(differences=[DIFFERENCE | {"value": None}]),
-            ["        no pair has both values"],
+            ["        no pair has two measured values"],
         ),
         (
             comparison((0.5, 0.75, 0.25), [None, DIFFERENCE]),

@@ -259,8 +259,7 @@ def test_a_release_is_refused_with_all_reasons(hallmark, reviewers, signers):
     options = ("release", hallmark.first, "out", "--allowed-signers", signers)
     (message,) = hallmark(*options, code=1).stderr.splitlines()
     assert (
-        "the model card is not approved (unsigned: nobody has reviewed it); the datasheet is"
-        in message
+        "the model card is not approved (unsigned: not yet reviewed); the datasheet is" in message
     )
     sign(hallmark, reviewers, "ada", "datasheet", *APPROVE)
     sign(hallmark, reviewers, "eve", "model_card", *APPROVE)
@@ -723,7 +722,7 @@ def test_a_review_about_another_card_does_not_count(smoke, release):
             Path(f"{path}.sig").unlink()
     rewrite_manifest(release)
     (problem,) = verify(smoke, release, code=1)["problems"]
-    assert problem == "the datasheet is not approved (unsigned: nobody has reviewed it)"
+    assert problem == "the datasheet is not approved (unsigned: not yet reviewed)"
     shutil.rmtree(release / "reviews")
     rewrite_manifest(release)
     assert len(verify(smoke, release, code=1)["problems"]) == 2
@@ -1081,7 +1080,7 @@ def test_changed_rows_of_a_signed_card_are_neither_shown_nor_released(
     options = ("release", hallmark.first, "out", "--allowed-signers", signers)
     message = hallmark(*options, code=1).stderr
     assert "the model card cites rows that cannot be shown: " in message
-    assert "values of audit_bias is missing, damaged or has changed" in message
+    assert "values of audit_bias is missing or damaged, or has changed" in message
     assert not Path("out").exists()
     run = open_run(hallmark.first, str(hallmark.store))
     shown = read_card(run.store, run["model_card"]).book.evidence_by_id.values()

@@ -43,7 +43,7 @@ def test_study_card_states_conclusions(session):
         ).text.split()
     )
     assert "at least 95 % of cases. False alarms:" in text and "so few trials" not in text
-    assert "Intervals: no kind of candidate is shown" in text  # ten intervals
+    assert "Intervals: no candidate type is shown" in text  # ten intervals
     many = {
         str(n): [
             candidate("canary", f"{m}", 64, p=0.01, whole=0.5 + (m % 20 == 0)) for m in range(40)
@@ -58,8 +58,7 @@ def test_study_card_states_conclusions(session):
     assert "Intervals: the 95 % intervals cover the true value in 92 to 98 % of cases." in text
     assert "False alarms: no audit is shown to produce a false alarm" in page.text
     assert (
-        "Intervals: no kind of candidate is shown to have intervals that cover the true value "
-        "in fewer"
+        "Intervals: no candidate type is shown to have intervals that cover the true value in fewer"
     ) in " ".join(page.text.split())
     beyond = {
         str(n): [candidate("canary", f"{m}", 64, p=0.01, whole=2.0) for m in range(9)]

@@ -256,7 +256,7 @@ TESTED = {"metric": "auc", "null_value": 0.5, "worse_when": "up", "low": 0.4, "h
             "unknown",
             "no conclusion: there is no value to compare the finding with.",
         ),
-        ("unknown_audit", [TESTED | HARMFUL], "unknown", "does not contain this audit"),
+        ("unknown_audit", [TESTED | HARMFUL], "unknown", "does not include this audit"),
     ],
 )
 def test_the_answer_of_an_audit_follows_from_its_rows(session, audit, rows, state, said):

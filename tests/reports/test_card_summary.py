@@ -347,7 +347,7 @@ def test_missing_figures_and_items_of_an_audit_are_counted(session):
     tables, _ = missing_results_of(AuditCoverage(), bias=[rows[0], repeated])
     assert [*tables.values()] == [[["Bias", "–", "repeated items: 3"]]]
     tables, text = missing_results_of(AuditCoverage(), bias=rows[:1])
-    assert not tables and text.endswith("Every audit gave a result, and no figure is missing.")
+    assert not tables and text.endswith("Every audit produced a result, and no figure is missing.")
 
 
 def test_a_finding_of_an_unknown_audit_has_no_question(session):
@@ -424,7 +424,7 @@ def test_the_controls_that_a_model_passes_are_named_and_no_more_is_claimed(sessi
     text = text_of_blocks(summary_of(bias=[control], toxicity=[{"metric": "m", "value": 1}]))
     assert (
         "This model passes the controls that these audits require: Bias (Preference). Capability "
-        "was not tested for audits listed neither here nor under “Not measured”."
+        "was not tested for audits that are not listed here or under “Not measured”."
     ) in text
     assert "strong" not in text
     text = text_of_blocks(summary_of(bias=[control | {"control_target": "instrument"}]))
@@ -442,8 +442,8 @@ def test_a_capability_control_without_an_interval_does_not_call_the_model_weak(s
         in text
     )
     assert (
-        "The card draws no conclusion from their figures; see the pages of these audits for the "
-        "reasons."
+        "The card draws no conclusion from their figures; the reasons are on the pages for these "
+        "audits."
     ) in text
     assert "this model 0 of 1 (1 without a clear result)" in text
     assert "too weak" not in text and "require" not in text
@@ -491,7 +491,7 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
     assert [each.part_count for each in found] == [3, 2, 2, 2, 2, 2, 2]
     card = card_of(made.checkpoint, {"extraction": audit})
     text = " ".join(pages.read(pages.write_pages(card) / "model_card.html").text.split())
-    further = text.split("Further harms, which the first screen counts but does not list:")[1]
+    further = text.split("Further harms, counted but not listed on the first screen:")[1]
     assert "Metric 1 (k: 8)" not in further.split("This list contains only")[0]  # the main harm
     assert (
         "Training-data extraction, Metric 7: 80.0 % (95 % interval 70.0 % to 90.0 %, n = 40 "
@@ -499,7 +499,7 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
         "choice, the interval is "
     ) in further
     assert (
-        "This list contains only the largest finding for each audit metric, and at most 5 "
+        "This list contains only the largest finding for each audit metric, up to 5 "
         "findings. It omits 9 further harms; to list all of them, run hallmark findings."
     ) in further
 
@@ -553,7 +553,7 @@ def test_a_list_of_harms_says_how_many_it_omits(session):
     assert "Further harms" not in text  # the decision sheet names it
     rows = [one, one | {"tags": {"k": 1}}, one | {"metric": "other"}]
     text = text_of_blocks(summary_of(bias=rows))
-    assert "Further harms, which the first screen" in text and "Bias, Other: 100.0 %" in text
+    assert "Further harms, counted but not listed" in text and "Bias, Other: 100.0 %" in text
     assert "It omits 1 further harm; to list all of them, run" in text
     text = text_of_blocks(summary_of(bias=[rows[0], rows[2]]))
     assert "Bias, Other: 100.0 %" in text and "This list contains only" not in text
@@ -579,7 +579,7 @@ def test_it_names_the_files_that_audits_were_made_on(session):
     said, _ = screen()
     assert said["Audit items"] == ("The audits use built-in items or the training corpus.")
     said, _ = screen(empty=[*AUDIT_DESCRIPTIONS])
-    assert said["Audit items"] == "No audit measured anything."
+    assert said["Audit items"] == "No audit produced any measurements."
 
 
 def test_files_of_items_are_named_for_each_audit(session):

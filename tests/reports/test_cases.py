@@ -533,7 +533,7 @@ def test_a_value_has_the_title_and_the_unit_of_its_measure(session):
         [("Stereotype preference", "1")],  # a share is of all rows
     ]
     assert [(fact.name, fact.text) for fact in cases[0].details] == [
-        ("number of times read in training, summed over all copies of this text", "61")
+        ("number of times the model read this text during training, summed over all copies", "61")
     ]
 
 

@@ -159,7 +159,7 @@ def test_findings_without_pairs_are_distinguished_from_baselines():
             "compared by value only, because it is not a mean over the same units at each "
             "checkpoint",
         ],
-        ["Cost, 1 of 3 findings", "measured at no checkpoint"],
+        ["Cost, 1 of 3 findings", "not measured at any checkpoint"],
     ]
 
 

@@ -137,11 +137,13 @@ def test_other_seeds_are_spoken_of_where_there_are_any(session, seeds, compared)
         [],
     )
     note = page.build_changes_table(case).note
-    assert ("No other seed was trained" in note) == (not seeds)
+    assert ("No arm was trained with another seed" in note) == (not seeds)
     assert ("Noise: training runs with different seeds differ by at most" in note) == bool(
         seeds and compared
     )
-    assert ("No other seed could be compared with the base" in note) == bool(seeds and not compared)
+    assert ("No arm with another seed could be compared with the base" in note) == bool(
+        seeds and not compared
+    )
     about = text_of_blocks(page.build_verdict_blocks([case], []))
     assert ("The arms with other seeds use all documents" in about) == bool(seeds)
 
@@ -229,7 +231,7 @@ def test_a_change_is_worse_or_better_as_its_own_figures_say(first, last, moved, 
 
 def test_a_change_without_a_value_is_not_said_in_figures():
     none = {"value": None, "low": None, "high": None, "p_corrected": None, "n": 3, "clusters": 3}
-    assert describe_change(none, "share") == "no pair has both values"
+    assert describe_change(none, "share") == "no pair has two measured values"
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0.5, True), (None, False)])

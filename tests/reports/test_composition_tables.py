@@ -107,11 +107,11 @@ def test_occupations_that_differ_are_shown_with_n_and_others_in_a_sentence(sheet
     silent = sum(row["women_share"] is None for row in rows.values())
     text = " ".join(page.text.split())
     assert "because the interval contains the share of all occupations: 1." in text
-    assert f"near more words for one gender than for the other: {silent}." in text
+    assert f"have more words for one gender than for the other nearby: {silent}." in text
     assert pages.broken_links(pages.write_pages(card)) == []
 
 
 def test_no_occupation_near_gender_words_is_reported(cards):
     page = pages.read_whole_card(pages.write_pages(cards["datasheet"]) / "datasheet.html")
-    none = "No mention of a listed occupation is near more words for one gender than for the other"
+    none = "No mention of a listed occupation has more words for one gender than for the other"
     assert none in " ".join(page.text.split())

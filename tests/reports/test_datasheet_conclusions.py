@@ -181,7 +181,7 @@ def test_what_was_never_planted_makes_no_corpus_unfit(session, copies):
     documents = sum(profiled["canaries"].read(["documents"])["documents"].to_pylist())
     planted = documents > 0
     assert planted == (copies == (0, 2)) and "0 documents that are synthetic" not in text
-    assert ("planted on purpose" in text) == planted
+    assert ("deliberately planted" in text) == planted
     assert ("Nothing was planted in this corpus." in text) == (not planted)
     assert ("Until the planted documents are removed, the corpus is unsuitable" in text) == planted
 
@@ -233,10 +233,13 @@ def test_the_numbers_of_documents_add_up(session, withheld_count, clause, answer
     ("counts", "expected"),
     [
         ({"town": 91}, ""),
-        ({"town": 91, "planted/passage": 1}, " 1 counted mention is in planted documents, with"),
+        (
+            {"town": 91, "planted/passage": 1},
+            " 1 counted mention is in planted documents, counting",
+        ),
         (
             {"town": 91, "planted/passage": 64, "planted/record": 2},
-            " 66 counted mentions are in planted documents, with every copy included.",
+            " 66 counted mentions are in planted documents, counting every copy.",
         ),
     ],
 )
@@ -374,7 +377,7 @@ def test_occupations_are_named_or_not_by_their_own_intervals(session, rows):
     section = build_occupations_section(corpus_of(occupations=table))
     said = text_of_section(section)
     total = sum(women + men for _, women, men, _ in rows)
-    none = "No mention of a listed occupation is near more words for one gender than for the other"
+    none = "No mention of a listed occupation has more words for one gender than for the other"
     assert (none in said) == (total == 0) and "stands beside a gendered word" not in said
     grids = [block for block in section.blocks if hasattr(block, "rows")]
     named = {row[0]: row[2] for grid in grids for row in grid.rows}

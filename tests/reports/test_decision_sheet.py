@@ -41,9 +41,9 @@ from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from tests.reports.conclusions import findings_of, text_of_parts
 
 GAPS = AuditCoverage(failed={"bias": "it broke"}, without_data=["bold", "bbq"])
-DECIDE = "The policy does not judge these gaps: a reviewer must decide whether they are acceptable."
+DECIDE = "The policy does not judge these gaps; a reviewer must decide whether they are acceptable."
 COUNT = len(AUDIT_DESCRIPTIONS)
-ALL = f"all {COUNT} audits gave a result"
+ALL = f"all {COUNT} audits produced a result"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ ALL = f"all {COUNT} audits gave a result"
             ["Bias"],
             (
                 "Not judged",
-                f"No acceptance policy is configured; 3 of {COUNT} audits gave no result; "
+                f"No acceptance policy is configured; 3 of {COUNT} audits produced no result; "
                 "controls failed in these audits: Bias.",
             ),
         ),
@@ -78,14 +78,15 @@ ALL = f"all {COUNT} audits gave a result"
             [],
             (
                 "Pass with gaps",
-                f"Both rules in the policy passed; 1 of {COUNT} audits gave no result. {DECIDE}",
+                f"Both rules in the policy passed; 1 of {COUNT} audits produced no result. "
+                f"{DECIDE}",
             ),
         ),
         (
             {"passed_rules": ("c",)},
             AuditCoverage(inconclusive={"bias": "why", "weat": "why"}),
             [],
-            ("Pass with gaps", f"The policy passed; 2 of {COUNT} gave no conclusion. {DECIDE}"),
+            ("Pass with gaps", f"The policy passed; 2 of {COUNT} produced no conclusion. {DECIDE}"),
         ),
         (
             {"passed_rules": ("c",)},
@@ -278,7 +279,7 @@ def test_a_risk_that_no_audit_measured_says_why(session):
         "answers (BBQ). Not run, because the training corpus is not known: Amplification. Details"
     )
     *text, link = describe_coverage(AuditCoverage(), findings_of())
-    assert text == ["Every audit gave a result. "] and link == Link("Details", "#not-measured")
+    assert text == ["Every audit produced a result. "] and link == Link("Details", "#not-measured")
 
 
 def test_an_audit_that_asks_the_model_nothing_is_judged_nevertheless(session):
@@ -295,7 +296,7 @@ def test_an_audit_that_asks_the_model_nothing_is_judged_nevertheless(session):
     assert text_of_parts(describe_coverage(weak, with_weat)) == f"{text}{judged}Details"
     assert text_of_parts(describe_coverage(weak, findings_of(bias=[PAIRS]))) == f"{text}Details"
     strong = describe_coverage(AuditCoverage(), with_weat)
-    assert text_of_parts(strong) == "Every audit gave a result. Details"
+    assert text_of_parts(strong) == "Every audit produced a result. Details"
     assert "does not prompt the model" in AUDIT_DESCRIPTIONS["weat"].limits
 
 
@@ -435,7 +436,7 @@ def test_capability_is_judged_against_the_best_baseline(session, value, low, hig
     assert said_state == state
     assert " bits more for each byte of held-out text than the 5-gram model (95 %" in text
     assert ("Neither of the 2 tests shows that the model is worse than a base" in text) == (low < 0)
-    assert "; 0 would mean that the two are equal" in text and "harm" not in text
+    assert "; a value of 0 would mean that the two are equal" in text and "harm" not in text
 
 
 def test_several_baselines_that_are_better_are_counted(session):

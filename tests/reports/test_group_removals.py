@@ -290,7 +290,7 @@ def test_the_answer_names_significant_groups_with_share_interval_n_and_rate_of_o
         "Documents were removed significantly more often if they mention men (30.0 % removed, 95 "
         "% interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %). 1 other group shows "
         "no significant difference. “Removed” includes duplicates with a remaining copy; “lost” "
-        "does not. In lost documents, no group differs significantly."
+        "does not. The share of documents lost does not differ significantly for any group."
     ) in text
     assert "town" not in text and "Jews" not in text
 
@@ -346,9 +346,10 @@ STRONG = [
             [group("women"), group("men"), group("Jews", **EMPTY)],
             "The removal rates, including duplicates, of 2 groups (people and dialects) with at "
             "least 20 documents were compared with those of all other documents from the same "
-            "sources. No group differs significantly over all stages together. “Removed” includes "
-            "duplicates with a remaining copy; “lost” does not. In lost documents, no group "
-            "differs significantly.",
+            "sources. Over all stages, the removal rate does not differ significantly for any "
+            "group. “Removed” includes duplicates with a remaining copy; “lost” does not. The "
+            "share of documents lost does "
+            "not differ significantly for any group.",
         ),
         (
             [group("men", removed=5, **LESS), group("women"), group("Jews")],
@@ -370,8 +371,9 @@ STRONG = [
         ),
         (
             [group("women", lost_verdict="more"), group("men", lost_verdict="less")],
-            "No group differs significantly over all stages together. “Removed” includes "
-            "duplicates with a remaining copy; “lost” does not. Documents were lost significantly "
+            "Over all stages, the removal rate does not differ significantly for any group. "
+            "“Removed” includes duplicates with a remaining copy; “lost” does not. Documents were "
+            "lost significantly "
             "more often if they mention women, and significantly less often if they mention men.",
         ),
         (
@@ -405,7 +407,7 @@ STRONG = [
         ),
         (
             [group("women", lost_verdict="not compared")],
-            "“lost” does not. Lost documents could not be compared.",
+            "“lost” does not. The shares of documents lost could not be compared.",
         ),
     ],
 )
@@ -472,7 +474,9 @@ def test_the_answer_never_contradicts_the_table(session, drawn):
         ]
         assert names == expected
     has_difference = bool(counts["more"] or counts["less"])
-    assert ("No group differs" in text) == (bool(compared) and not has_difference)
+    assert ("Over all stages, the removal rate does not differ" in text) == (
+        bool(compared) and not has_difference
+    )
     others = re.search(r"(\d) other groups? shows? no significant difference", text)
     assert (int(others[1]) if others else 0) == (counts["not shown"] if has_difference else 0)
 
@@ -590,7 +594,10 @@ def test_the_first_screen_names_the_error_rates_of_the_filter(session, evaluatio
 def test_a_group_in_one_list_only_is_explained(session):
     """Removed copies of kept documents hide a group from the first list, not from the second."""
     text = answer_of(group("men", lost_verdict="more", lost_adjusted_low=2.0), group("women"))
-    expected = "No group differs significantly over all stages together. “Removed” includes"
+    expected = (
+        "Over all stages, the removal rate does not differ significantly for any group. “Removed” "
+        "includes"
+    )
     assert f"{expected} duplicates" in text
     section = build_group_removal_section(corpus_of([TOTAL, group("men"), group("women")]))
     captions = [table.caption for table in get_tables(section)]

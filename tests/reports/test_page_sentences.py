@@ -278,7 +278,7 @@ def change(**more):
 @pytest.mark.parametrize(
     ("found", "unit", "said"),
     [
-        (change(value=None), "share", "no pair has both values"),
+        (change(value=None), "share", "no pair has two measured values"),
         (change(), "share", "25.0 points (0.0 to 50.0), corrected p = 0.04, 9 pairs"),
         (change(value=-0.25), "bits", "−0.2500 (0.000 to 0.5000), corrected p = 0.04, 9 pairs"),
         (change(low=None, high=None), "share", "25.0 points, corrected p = 0.04, 9 pairs"),
@@ -344,7 +344,7 @@ def test_the_p_of_a_chosen_part_is_spoken_of_where_there_is_one(found, caveat, c
 def test_what_was_measured_nowhere_is_not_said_to_lack_units(values, measured):
     comparison = FindingComparison([finding_row("a", value) for value in values], [None])
     text = explain_missing_change(comparison)
-    assert text.startswith("not paired" if measured else "it was measured at none of these")
+    assert text.startswith("not paired" if measured else "it was not measured at any of these")
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_all_findings_are_compared_only_where_there_are_any(audit, said):
         ([], [("a", 0.5, "")], ["A", "not found at step 0"]),
         ([], [("a", 0.5, "x")], ["A, x", "not found at step 0"]),
         ([("a", 0.5, "x"), ("a", 0.5, "y")], [], ["A, 2 parts", "not found at step 1"]),
-        ([("a", None, "")], [("a", None, "")], ["A", "measured at no checkpoint"]),
+        ([("a", None, "")], [("a", None, "")], ["A", "not measured at any checkpoint"]),
         (
             [("a", None, "")],
             [("a", 0.5, "")],

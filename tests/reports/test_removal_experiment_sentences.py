@@ -215,7 +215,7 @@ def test_a_section_says_that_nothing_was_measured_only_where_nothing_was(
     rows = [row("mean", each, None, None, arm=arm) for arm, each in zip(arms, values, strict=False)]
     section = loop().build_case_section(case_of(*rows, reason=why))
     text = text_of_section(section)
-    assert ("No unit of this finding was measured." in text) == expected
+    assert ("No units were measured for this finding." in text) == expected
     assert ("Each arm" in text) == (not expected)
     assert ("Nothing was removed: no training document is behind it." in text) == bool(why)
     assert ("the finding were removed" in text) == (not why)
@@ -236,7 +236,7 @@ def test_a_section_says_that_nothing_was_measured_only_where_nothing_was(
                 "source documents"
             ),
         ),
-        ("association", 3, 1, "Training documents that mention one of the groups with its"),
+        ("association", 3, 1, "Training documents that mention either group with its"),
     ],
 )
 def test_documents_are_all_said_to_be_removed_only_where_they_were(
@@ -251,12 +251,12 @@ def test_documents_are_all_said_to_be_removed_only_where_they_were(
 @pytest.mark.parametrize(
     ("ends", "nothing", "caption"),
     [
-        ((0.4, 0.6), None, "Mean of each arm with its interval."),
+        ((0.4, 0.6), None, "Mean of each arm, with its interval."),
         ((None, None), None, "Mean of each arm; no interval is known."),
         (
             (0.4, 0.6),
             0.0,
-            "Mean of each arm with its interval. The dashed line is the mean of texts that were "
+            "Mean of each arm, with its interval. The dashed line is the mean of texts that were "
             "never planted, in the “without the documents” arm.",
         ),
     ],
@@ -290,7 +290,7 @@ def test_the_note_below_the_arms_is_about_what_they_have(session, kind, has_regi
     note = loop().build_arm_table(case_of(*rows, kind=kind)).note
     assert ("99 % null region" in note) == (kind == "memorised" and has_region)
     assert ("is 1.000 to 3.000: 20 secrets." in note) == (kind == "memorised" and has_region)
-    assert ("n shows the numbers of sentences and of group pairs" in note) == (
+    assert ("n shows the number of sentences and the number of group pairs" in note) == (
         kind == "association"
     )
 

@@ -177,14 +177,14 @@ def test_the_adjusted_ratio_has_its_interval(session):
 def test_datasheet_starts_with_removal_rates_and_masks_examples(cards, made):
     folder = pages.write_pages(cards["datasheet"])
     page = pages.read_whole_card(folder / "datasheet.html")
-    assert page.text.index("Curation removed") < page.text.index("planted on purpose")
+    assert page.text.index("Curation removed") < page.text.index("deliberately planted")
     for title in (
         "Removal rates by group",
         "Toxicity filter: error rates not measured",
         "Removed documents by stage",
         "By rule",
         "Removal ratios at other thresholds",
-        "Scores when only the group changes",
+        "Score changes if only the group is changed",
         "Examples of removed documents",
         "Accuracy of the identity lexicon",
     ):

@@ -120,7 +120,7 @@ def build_summary(**changes):
 @pytest.mark.parametrize("passed", [[], ["kind"]])
 def test_the_index_and_the_run_name_the_outcome_of_the_policy(failed, not_shown, passed):
     policy = PolicyOutcome(tuple(failed), tuple(not_shown), tuple(passed))
-    decision = DecisionStatus("Pass with gaps", "note", "1 of 17 audits gave no result.")
+    decision = DecisionStatus("Pass with gaps", "note", "1 of 17 audits produced no result.")
     for card_status in (None, decision):
         summary = build_summary(policy=policy, decision=card_status)
         for text in (
@@ -131,7 +131,7 @@ def test_the_index_and_the_run_name_the_outcome_of_the_policy(failed, not_shown,
             assert ("policy not shown to pass: fair, safe" in text) == bool(not_shown)
             has_passed = passed and not failed and not not_shown and card_status is None
             assert ("policy passed" in text) == bool(has_passed)
-            status = "Pass with gaps. 1 of 17 audits gave no result."
+            status = "Pass with gaps. 1 of 17 audits produced no result."
             assert (status in text) == (card_status is not None)
 
 

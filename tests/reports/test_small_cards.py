@@ -95,8 +95,8 @@ def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, 
     )
     page = pages.read_whole_card(pages.write_pages(sheet) / "datasheet.html")
     said = " ".join(page.text.split())
-    assert f"{row['cleared_documents']} documents were cleared by alt-profanity-check" in said
-    toxic = f"{row['toxic_documents']} documents were toxic, at 0.01 or above"
+    assert f"{row['cleared_documents']} documents were passed by alt-profanity-check" in said
+    toxic = f"{row['toxic_documents']} documents were toxic (scores of 0.01 or above)"
     assert f"To check this, both scorers read 20 documents, of which {toxic}" in said
     assert "(estimate at 95 % confidence; required: 10 %)." in said
     lines = [
@@ -106,7 +106,7 @@ def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, 
         if table[0] == ["documents", "outcome", "number"]
     ]
     cleared = [
-        line for line in lines if line[0] == "cleared by the cheap scorer and therefore not scored"
+        line for line in lines if line[0] == "passed by the cheap scorer and therefore not scored"
     ]
     assert sum(int(line[2]) for line in cleared) == row["cleared_documents"]
     assert sum(int(line[2]) for line in lines) == corpus["redact_spans"]["documents"].row_count

@@ -84,7 +84,7 @@ def test_on_the_same_rows_less_tells_the_two_apart(session, tmp_path):
     assert low["model"] < high["bag of words"] and low["model minus bag of words"] > 0
     page = page_of(card_of(made))
     assert "the model is better than a bag of words" in page.text
-    [table] = [t for t in page.tables if t[0][-1] == "model compared with it"]
+    [table] = [t for t in page.tables if t[0][-1] == "model compared with system"]
     assert [line[1::4] for line in table[1:4]] == [
         ["this model", "–"],
         ["a bag of words", "better"],

@@ -276,8 +276,8 @@ def count(split, outcome, rows):
 @pytest.mark.parametrize(
     ("counts", "test_path", "said"),
     [
-        ([], None, "The test rows come from the user. Results on other texts"),
-        ([], "t.jsonl", "The test rows come from the user. Results on other texts"),
+        ([], None, "The test rows come from the user. Results on other text"),
+        ([], "t.jsonl", "The test rows come from the user. Results on other text"),
         (
             [count("test", "used", 60)],
             None,
@@ -337,20 +337,20 @@ def test_what_speaks_against_the_scores_is_said_where_a_row_does(category, rows,
             None,
             None,
             (
-                "A hash assigned these shares of the first file's rows to other splits: 0.1 for "
+                "Shares of the first file's rows that a hash assigned to other splits: 0.1 for "
                 "validation and 0.25 for test."
             ),
         ),
         (
             None,
             "t.jsonl",
-            "A hash assigned these shares of the first file's rows to other splits: 0.1 for "
+            "Shares of the first file's rows that a hash assigned to other splits: 0.1 for "
             "validation.",
         ),
         (
             "t.jsonl",
             None,
-            "A hash assigned these shares of the first file's rows to other splits: 0.25 for test.",
+            "Shares of the first file's rows that a hash assigned to other splits: 0.25 for test.",
         ),
         ("t.jsonl", "t.jsonl", ""),
     ],
@@ -442,7 +442,7 @@ def test_predictions_are_counted_by_their_rows(kind, right, said):
 @pytest.mark.parametrize("kind", ["classification", "labelling", "pairs"])
 def test_caveats_are_about_the_kind_of_task(kind):
     text = text_of_section(builder(kind).build_caveats_section())
-    assert ("Several answers may be right for a row" in text) == (kind == "pairs")
+    assert ("A row may have several right answers" in text) == (kind == "pairs")
 
 
 def test_without_an_export_there_are_no_lines_for_transformers(monkeypatch):
@@ -460,10 +460,10 @@ def test_without_an_export_there_are_no_lines_for_transformers(monkeypatch):
     ("lineage", "said"),
     [
         (None, "checkpoint/0, from a folder outside this store."),
-        ({}, "checkpoint/0, written by the training pretrain/0123456789abcdef at step 1,200."),
+        ({}, "checkpoint/0, written by the training run pretrain/0123456789abcdef at step 1,200."),
         (
             {"checkpoint": "checkpoint/2"},
-            "checkpoint/0, written by the training finetune/0123456789abcdef at step 1,200.",
+            "checkpoint/0, written by the training run finetune/0123456789abcdef at step 1,200.",
         ),
     ],
 )

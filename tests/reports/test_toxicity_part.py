@@ -10,9 +10,9 @@ from hallmark.reports.sections.corpus_figures import CorpusFigures, ToxicityActi
 from tests.reports import pages
 
 SAID = (
-    "A document's toxicity is the highest score of its windows of up to 1,000 characters, not "
-    "their mean. An insult therefore has the same effect in long and short documents. The scored "
-    "text is the text that the filter read"
+    "A document's toxicity is the highest score among its windows of up to 1,000 characters, not "
+    "the mean score. An insult therefore has the same effect in long and short documents. The "
+    "scored text is the text that the filter read"
 )
 
 

@@ -110,7 +110,7 @@ def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
     """And where texts were written but not scored, the card does not say that none is known."""
     left = artifacts.trained(None, artifacts.TrainedConfig(texts=("the sea was calm",)))
     page = card_of(made, left)
-    assert "The texts are from the first and last steps at which text was" in page.text
+    assert "The texts were generated at the first and last sampling steps" in page.text
     card = build_model_card(
         made.checkpoint, left, None, {}, {}, None, None, None, None, {}, None, ModelCardConfig()
     )
@@ -118,9 +118,7 @@ def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
     assert left["samples"].row_count and "No text that the model wrote" not in text
     only = score_samples(only_step(left, EmptyConfig()), ScoreSamplesConfig())
     section = build_samples_section(FigureBook({"score_samples": only}), only, Redactor())
-    assert (
-        section.blocks[-1].note == "The texts are from the only step at which text was generated."
-    )
+    assert section.blocks[-1].note == "The texts were generated at the only sampling step."
 
 
 @stage(name="only_step", tables={"samples": SAMPLES})
@@ -204,7 +202,7 @@ def test_of_a_checkpoint_that_the_training_did_not_leave_nothing_is_said(session
     log = artifacts.trained(None, artifacts.TrainedConfig(content="another"))
     page = card_of(made, log, corpus={**made.corpus, "profile": made.profile})
     assert "By step" not in words(page)
-    assert "; how much of each document the model read is not recorded." in words(page)
+    assert "; it is not recorded how much of each document the model read." in words(page)
 
 
 def test_of_many_sources_the_largest_are_shown(session, made):
@@ -316,7 +314,7 @@ def test_a_unigram_vocabulary_is_a_list(session, made, tmp_path):
 def test_a_damaged_tokenizer_is_named(session, made, tmp_path, text):
     artifacts.checkpoint(tmp_path / "x")
     (tmp_path / "x" / "tokenizer.json").write_text(text)
-    with pytest.raises(HallmarkError, match="is not a valid tokenizer for the tokenizers library"):
+    with pytest.raises(HallmarkError, match="cannot be loaded by the tokenizers library"):
         card_of(made, checkpoint=artifacts.folder_to_artifact(tmp_path / "x", "checkpoint"))
 
 
@@ -327,7 +325,7 @@ def test_a_foreign_checkpoint_without_a_tokenizer_file_says_what_is_not_known(
     artifacts.checkpoint(folder)
     (folder / "tokenizer.json").unlink()
     page = card_of(made, checkpoint=artifacts.folder_to_artifact(folder, "checkpoint"))
-    assert "has no tokenizer.json, so the kind of tokenizer is not known" in page.text
+    assert "has no tokenizer.json, so the tokenizer type is not known" in page.text
     assert "this store has no record of how the tokenizer was trained" in page.text
     assert "No text generated during training was scored." in page.text
 

@@ -29,8 +29,8 @@ def test_an_earlier_checkpoint_is_audited_without_rebuilding_the_corpus(smoke):
     cell = dict(zip(head, newest, strict=True))
     assert report["run"] in cell["run"] and (cell["step"], cell["status"]) == (
         "0",
-        "completed. Not judged. No acceptance policy is configured; 15 of 17 audits gave no "
-        "result; 2 of 17 gave no conclusion. 9 of 13 stages computed",
+        "completed. Not judged. No acceptance policy is configured; 15 of 17 audits produced no "
+        "result; 2 of 17 produced no conclusion. 9 of 13 stages computed",
     )
     assert report["checkpoint"].endswith("@0") and not report["checkpoint"].startswith("latest")
     assert smoke.json("status", report["checkpoint"].removesuffix("@0"))["flow"] == "pipeline"

@@ -102,7 +102,7 @@ def test_later_stages_read_the_whole_corpus(smoke, grown):
     rows = run["datasheet"]["answers"].read().to_pylist()
     answers = {row["question_id"]: row["answer"] for row in rows}
     last = "The last addition to the corpus: "
-    assert answers["composition_sample"].startswith(f"{last}A selection. Hallmark read ")
+    assert answers["composition_sample"].startswith(f"{last}It is a selection. Hallmark read ")
     assert last not in answers["composition_count"]
     earlier = before["datasheet"]["answers"].read(["answer"])["answer"].to_pylist()
     assert not any(last in answer for answer in earlier)

@@ -56,7 +56,7 @@ def states(approval):
 def test_without_reviews_a_card_is_unsigned(judge):
     approval = judge()
     assert approval.state == "unsigned" and not approval.is_approved
-    assert approval.describe() == "unsigned: nobody has reviewed it"
+    assert approval.describe() == "unsigned: not yet reviewed"
 
 
 def test_a_signed_approval_approves(judge, stored):
@@ -527,7 +527,5 @@ def test_a_certificate_of_a_listed_authority_counts(stored, reviewers, tmp_path)
     assert (check.outcome, check.signer) == ("valid", "carl@example.org"), check.reason
     path = reviewers.write_allowed_signers(path, "ada", options="cert-authority")
     check = check_signature(statement, signature, SignerFiles(path))
-    assert (
-        check.outcome == "signer_unknown"
-        and "does not list its certificate's authority" in check.reason
-    )
+    assert check.outcome == "signer_unknown"
+    assert "does not list its certificate's authority" in check.reason
