@@ -1,4 +1,4 @@
-"""Show which documents, and which of their characters, a training step read."""
+"""Show the documents, and the characters within them, that a training step read."""
 
 from __future__ import annotations
 

@@ -176,15 +176,15 @@ def _check_store(store_name: str | None) -> CheckResult:
     path = Path(uri).absolute()
     if "://" not in uri and not path.exists():  # a check must not create the store
         existing_folder = next(parent for parent in path.parents if parent.exists())
-        permission = "created"
+        state = "can be created"
     else:
         store = open_store(store_name)
         if store.root_folder is None:
             return _check_remote_store(store)
-        existing_folder, permission = store.root_folder, "written"
+        existing_folder, state = store.root_folder, "is writable"
     tempfile.TemporaryFile(dir=existing_folder).close()
     free_bytes = shutil.disk_usage(existing_folder).free
-    message = f"{path} can be {permission} ({free_bytes / 1e9:.0f} GB free)"
+    message = f"{path} {state} ({free_bytes / 1e9:.0f} GB free)"
     has_space = free_bytes > 2e9
     return {
         "check": "store",

@@ -12,8 +12,8 @@ from hallmark.tasks.contract import format_count
 
 
 def du(*, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Show what uses the space of a store: artifacts by stage, runs, shared artifacts, other
-    folders, and what gc can remove.
+    """Show how a store's space is used: artifacts by stage, runs, shared artifacts, other folders,
+    and what gc can remove.
     """
     print_result(asdict(measure_usage(open_store(store, create=False))), as_json, render_usage)
 

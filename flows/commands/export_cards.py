@@ -12,7 +12,7 @@ from hallmark.flows.runs import open_run
 def export_cards(
     run: str = "latest", *, output: str, store: StoreOption = None, as_json: JsonOption = False
 ) -> None:
-    """Export the cards of RUN as Hugging Face cards, Croissant, CycloneDX ML-BOM and JSON.
+    """Export RUN's cards as Hugging Face cards, Croissant, CycloneDX ML-BOM and JSON.
 
     Texts are redacted as on the pages.
 

@@ -25,8 +25,8 @@ def export_site(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the static website of all runs and print the path of the page for RUN, which links to
-    the cards of that run.
+    """Write a static website of all runs and print the path of RUN's page, which links to its
+    cards.
 
     Each card has its pages, and one page of evidence for each stage, with the first few cases of
     each selection. The pages need no server.

@@ -51,8 +51,8 @@ def findings(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the findings of a run, largest risk first, with conclusions, verdicts and the values
-    expected under the null hypothesis.
+    """List a run's findings, largest risk first, with conclusions, verdicts and the values expected
+    under the null hypothesis.
 
     Parameters
     ----------

@@ -28,8 +28,8 @@ def gc(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove what no run, review or release needs: artifacts, unfinished files of processes that
-    are gone, and caches.
+    """Remove what no run, review or release needs: artifacts, unfinished files of dead processes,
+    and caches.
 
     Without --delete, this changes nothing. While a run uses the store, its artifacts are kept.
     Ends with exit code 1 if a run or an artifact is damaged, because what it needs is unknown.

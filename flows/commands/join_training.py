@@ -1,4 +1,4 @@
-"""Train on this host together with the host that executes a run."""
+"""Join the training of a run that was started on another host."""
 
 from __future__ import annotations
 

@@ -55,9 +55,8 @@ def mitigate(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a model without the documents to which findings were traced, or without toxic
-    documents, and compare it with a control model whose training left out an equal number of
-    randomly chosen documents.
+    """Train a model without toxic documents or documents to which findings were traced, and compare
+    it with a control model trained without an equal number of randomly chosen documents.
 
     Both models are audited in the same way.
 

@@ -43,7 +43,8 @@ def plan(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Plan a run of any size from earlier runs: time, memory and disk on a number of hosts.
+    """Estimate the time, memory and disk space that a run of any size needs on any number of hosts,
+    using data from earlier runs.
 
     The costs per byte or document come from the telemetry of earlier runs of the same stages with
     the same settings. Ends with exit code 1 if a stage cannot process a corpus of this size.

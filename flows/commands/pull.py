@@ -18,8 +18,8 @@ def pull(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy runs with everything they refer to from another store: artifacts, checkpoints, reviews,
-    releases and records of purges.
+    """Copy runs from another store with everything they refer to: artifacts, checkpoints, reviews,
+    releases and purge records.
 
     Only what is missing here is fetched. The command can be repeated if it was stopped.
 

@@ -75,7 +75,7 @@ def purge(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove the text of a document permanently from the whole store, and list the models that were
+    """Permanently remove a document's text from the whole store, and list the models that were
     trained on it.
 
     Parameters

@@ -20,8 +20,8 @@ def push(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy runs with everything they refer to into another store: artifacts, checkpoints, reviews,
-    releases and records of purges.
+    """Copy runs to another store with everything they refer to: artifacts, checkpoints, reviews,
+    releases and purge records.
 
     Only what is missing there is sent. The command can be repeated if it was stopped.
 

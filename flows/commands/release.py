@@ -28,7 +28,7 @@ def release(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a checkpoint with its approved cards and signed reviews into a folder that can be
+    """Write a checkpoint with its approved cards and signed reviews to a folder that can be
     verified elsewhere.
 
     Ends with exit code 1 if a card is not approved or an audit failed, and with 3 if the policy

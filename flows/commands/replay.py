@@ -68,8 +68,8 @@ def replay(
     target_store: str | None = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Repeat a run from its run.json in a new store, and compare each artifact's hash with that of
-    the original artifact.
+    """Repeat a run from its run.json in a new store, and compare each artifact's hash with the
+    original.
 
     Ends with exit code 1 if a stage differs.
 

@@ -60,7 +60,7 @@ def review(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the reviews of the cards of RUN and whether each card is approved, or write a review.
+    """Show the reviews of RUN's cards and whether each card is approved, or write a review.
 
     With --decision, the command writes a statement for you to sign with your SSH key. With --key,
     your SSH agent signs it and the review is stored. Without --key, the command prints what to run.

@@ -39,7 +39,7 @@ def runs(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the runs of a store, newest last, with their outcome and policy verdict.
+    """List the runs in a store, newest last, with each run's outcome and policy verdict.
 
     Parameters
     ----------

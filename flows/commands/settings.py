@@ -19,7 +19,7 @@ Schema = dict[str, Any]
 
 
 def settings(section: str | None = None, *, as_json: JsonOption = False) -> None:
-    """List the settings of a config with their defaults, allowed values and meanings.
+    """List config settings with their defaults, allowed values and meanings.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ Report = dict[str, Any]
 
 
 def status(run: str = "latest", *, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Show the stages and artifacts of a run, how many rows each stage kept and removed, and which
+    """Show a run's stages and artifacts, how many rows each stage kept and removed, and which
     stages are out of date.
 
     Parameters

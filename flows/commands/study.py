@@ -33,8 +33,8 @@ def study(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the error rates of the audits on synthetic corpora whose effects are known; the list
-    of effects stays sealed until the audits have ended.
+    """Measure audit error rates on synthetic corpora with known effects; the list of effects stays
+    sealed until the audits have ended.
 
     A trial is one such corpus, with a model that is trained on it and audited.
 

@@ -10,7 +10,7 @@ from hallmark.tasks.contract import Row
 
 
 def tables(stage: str | None = None, *, as_json: JsonOption = False) -> None:
-    """List the tables of every stage and their columns, with type, unit, kind and meaning.
+    """List each stage's tables and their columns, with type, unit, kind and meaning.
 
     Parameters
     ----------

@@ -82,9 +82,9 @@ def trace(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Follow a document through all stages of a run, trace a finding to its worst rows and the
-    training documents that contain the same text, or trace any text to the training documents that
-    contain spans of it.
+    """Follow a document through all stages of a run, trace a finding to its worst rows and to
+    training documents with the same text, or trace any text to training documents that contain
+    spans of it.
 
     Parameters
     ----------

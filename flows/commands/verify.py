@@ -58,7 +58,7 @@ class Verification:
 def verify(
     run: str | None = None, *, store: StoreOption = None, as_json: JsonOption = False
 ) -> None:
-    """Read every file of a run, or of the whole store, and compare its SHA-256 with the manifest.
+    """Read every file of a run or the whole store, and compare its SHA-256 hash with the manifest.
 
     Ends with exit code 1 if a file is missing or damaged.
 

@@ -25,7 +25,7 @@ def verify_release(
     revoked_keys: RevokedKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify a release without a store: its files, its signatures and the approval of its cards.
+    """Verify a release's files, signatures and card approvals without access to the store.
 
     Ends with exit code 1 if the release is not valid. Without --allowed-signers, the list of
     signers in the folder is used; in this case, compare the printed keys with keys that you know.

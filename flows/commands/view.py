@@ -32,7 +32,7 @@ def view(
     revoked_keys: RevokedKeysOption = None,
     store: StoreOption = None,
 ) -> None:
-    """Show the runs of a store and their cards in a browser, trace texts, and review cards.
+    """Show the runs in a store and their cards in a browser, trace texts, and review cards.
 
     The application answers only requests from this machine. It writes only signed reviews and, in
     the folder work, the index of a traced training text. It never reads a private key. Stop it with

@@ -520,7 +520,7 @@ def test_names_from_user_files_cannot_change_the_terminal():
 
 def test_settings_are_printed_as_toml_or_json(hallmark):
     (row,) = [r for r in hallmark.json("settings", "split") if r["key"] == "validation_share"]
-    assert row["default"] == 0.05 and "share of the clusters" in row["meaning"]
+    assert row["default"] == 0.05 and "share of near-duplicate clusters" in row["meaning"]
     assert "choose a section" in hallmark("settings", "nowhere", code=2).stderr
 
 

@@ -183,7 +183,7 @@ def test_only_the_signature_of_an_unchanged_statement_is_stored(hallmark, review
     assert "does not match this statement" in done.stderr
     statement.rename("moved")
     error = hallmark("review", "--signature", str(signature), code=2).stderr
-    assert f"{statement}: there is no such file; copy the statement into the folder of its" in error
+    assert f"{statement}: there is no such file; copy the statement into the folder that" in error
     statement.write_bytes(b"{}")
     assert "not a statement" in hallmark("review", "--signature", str(signature), code=2).stderr
     statement.write_bytes(text)

@@ -519,7 +519,9 @@ def test_links_are_not_followed(folder_store, tmp_path):
 
 def test_wrong_hours_are_refused(folder_store):
     for hours in (-1.0, float("nan")):
-        with pytest.raises(UsageError, match=r"--unfinished-hours is .*, but must be a number"):
+        with pytest.raises(
+            UsageError, match=r"--unfinished-hours is .*, but must be a non-negative number"
+        ):
             gc(unfinished_hours=hours, store=str(folder_store.root_folder))
 
 

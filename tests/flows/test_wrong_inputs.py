@@ -154,7 +154,7 @@ WRONG_INPUTS = [
     (["compare"], "nothing to compare; specify two checkpoints"),
     (["trace", "latest", "zz"], "'zz' is neither a doc_id (32 hexadecimal digits"),
     (["trace", "latest", "bias"], "'bias' is an audit, not a finding; specify one of its findings"),
-    (["trace", "latest", "0" * 32], "has the stage ingest yet; start one with: hallmark run"),
+    (["trace", "latest", "0" * 32], "has the ingest stage yet; start one with: hallmark run"),
     (["purge", "zz"], "'zz' is neither a doc_id (32 hexadecimal digits"),
     (["purge", "0" * 32], "contains the document 00000000000000000000000000000000"),
     (["audit", "nothing"], "nothing: the folder is empty; a checkpoint consists of config.json"),

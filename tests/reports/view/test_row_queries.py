@@ -178,7 +178,7 @@ def test_rows_are_not_selected_by_what_may_be_hidden(view, name):
     ],
 )
 def test_a_value_of_another_type_is_named(view, terms, expected):
-    with pytest.raises(UsageError, match=f"the column {terms[0]} needs {expected}, but"):
+    with pytest.raises(UsageError, match=f"the {terms[0]} column requires {expected}, not"):
         find(view, filters=[terms])
 
 
@@ -429,8 +429,14 @@ def test_what_is_no_page_number_is_refused(text):
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ([("column", "a"), ("operator", "at-least"), ("value", "")], "'a' needs a value; only"),
-        ([("column", "a"), ("operator", "at-most"), ("value", "")], "'a' needs a value; only"),
+        (
+            [("column", "a"), ("operator", "at-least"), ("value", "")],
+            "'a' column needs a value; only",
+        ),
+        (
+            [("column", "a"), ("operator", "at-most"), ("value", "")],
+            "'a' column needs a value; only",
+        ),
         ([("search", "x" * (MAX_SEARCH_CHARACTERS + 1))], "501 characters, but at most 500"),
         (
             [("column", "a"), ("operator", "is"), ("value", "")] * (MAX_FILTERS + 1),

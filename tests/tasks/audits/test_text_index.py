@@ -401,7 +401,7 @@ def test_an_index_that_cannot_be_built_is_explained(session, read_only, damage):
     if damage == "no work folder":
         shutil.rmtree(session.store.work_folder)
     found = read_only().find_artifact(documents.stage, documents.fingerprint)
-    with pytest.raises(HallmarkError, match=r"no complete index, and the store .* cannot be writ"):
+    with pytest.raises(HallmarkError, match=r"no complete index, and the store .* is not writable"):
         open_counting(found)
 
 
