@@ -66,7 +66,7 @@ def batch(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which documents, and which of their characters, a training step read.
+    """Show the documents, and the characters within them, that a training step read.
 
     Parameters
     ----------

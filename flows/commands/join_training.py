@@ -23,7 +23,7 @@ POLL_SECONDS = 1.0
 
 
 def join_training(run: str = "latest", *, store: StoreOption = None) -> None:
-    """Train on this host together with the host that executes a run.
+    """Join the training of a run that was started on another host.
 
     The command waits until the training of the run begins, and ends with the training. The setting
     pretrain.train.hosts of the run says how many hosts train together.
