@@ -259,8 +259,8 @@ def plan_removal_cases(run: Run, finding_names: Sequence[str]) -> SourceDocument
     if not selected_findings:
         raise UsageError(
             f"run {run.id} has no {' or '.join(DEFAULT_AUDITS)} findings to test, because no "
-            "canaries were planted or no values were measured; specify findings, as for hallmark "
-            "trace"
+            "canaries were planted or no values were measured; specify the findings, as you "
+            "would for hallmark trace"
         )
     return SourceDocumentsConfig(
         cases=tuple(merge_findings_across_copies_and_shares(run, selected_findings))

@@ -104,9 +104,9 @@ class RunRequest(BaseModel):
     config: Text | dict[str, Any] | None = Field(
         None,
         title="Config",
-        description="A .toml file, the name of a config that is included with Hallmark, or a "
-        "complete config as an object; defaults to the config of the run that trained the "
-        'checkpoint, or to "demo" without a checkpoint.',
+        description="A .toml file, the name of a bundled config, or a complete config as an "
+        "object. Defaults to the config of the run that trained the checkpoint, or to "
+        '"demo" if no checkpoint is given.',
     )
     overrides: tuple[Override, ...] = Field(
         (),

@@ -237,8 +237,8 @@ def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
         )
     if not stages:
         raise UsageError(
-            f"no stage of run {run.id} contains the document {doc_id}; document ids are listed in "
-            "the tables' 'doc_id' columns"
+            f"document {doc_id} is not in any stage of run {run.id}; document ids are in the "
+            "doc_id columns of the run's tables"
         )
     spans = _find_packed_spans(run, id_bytes)
     return {

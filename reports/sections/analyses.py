@@ -104,7 +104,7 @@ TIMES_READ_NOTE = (
 #: Of tables with figures that have a p but do not decide about harm.
 NOT_RANKED_NOTE = (
     "A figure marked “not ranked” answers the same question as another figure in a different way, "
-    "or concerns planted text. It is not one of the tests for harm, regardless of its p-value."
+    "or concerns planted text. Such a figure is not used as a test for harm, whatever its p-value."
 )
 
 #: Columns that hold text, not numbers.

@@ -445,7 +445,7 @@ TOXICITY_STATUS_LABELS = {
     "other language": "in languages that the scorer does not support",
     "undetermined language": "in an undetermined language and a script that the scorer does not "
     "support",
-    "cleared": "passed by the cheap scorer and therefore not scored",
+    "cleared": "judged harmless by the cheap scorer and therefore not scored",
     "empty": "without visible characters",
     "failed": "on which the scorer failed",
 }
@@ -509,7 +509,7 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
             [
                 "Of the documents without a score, ",
                 add_cascade_figure(
-                    "cleared_documents", "number of documents passed by the cheap scorer"
+                    "cleared_documents", "number of documents judged harmless by the cheap scorer"
                 ),
                 f" were passed by {row['cheap_scorer']}, which scored them below "
                 f"{row['clears_below']:g}. To check this, both scorers read ",

@@ -70,7 +70,7 @@ COMPARISON_MESSAGES: dict[
         "note",
         "cannot be compared with",
         "",
-        "No score exists for the model or this method.",
+        "The model or this method has no score.",
     ),
     "no interval": (
         "note",

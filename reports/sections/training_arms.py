@@ -157,7 +157,7 @@ def build_training_arms_section(book: FigureBook, redactor: Redactor, max_rows: 
         "the source has enough of them."
     )
     note += _format_row_limit_note(
-        len(table_rows), len(sources), "sources: those with the most omitted documents", "sources"
+        len(table_rows), len(sources), "sources with the most omitted documents", "sources"
     )
     section.add_blocks(
         DataTable("Omitted documents by source", columns, table_rows, frozenset({1, 2, 3, 4}), note)

@@ -233,7 +233,7 @@ def _find_contradiction(manifest: Manifest) -> str | None:
     own_name = f"{manifest['stage']}/{manifest['fingerprint'][:16]}"
     for key, name in iter_lineage_leaves(manifest["lineage"]):
         if name and name.partition("#")[0] == own_name:
-            return f"lineage.{escape_name(key)}: it refers to the artifact itself"
+            return f"lineage.{escape_name(key)} refers to the artifact itself"
     return None
 
 

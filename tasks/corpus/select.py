@@ -120,9 +120,9 @@ class SelectionRule(StageConfig):
             )
         if number_bounds and label_bounds:
             raise ValueError(
-                f"the rule has bounds for numbers ({', '.join(number_bounds)}) and for labels "
-                f"({', '.join(label_bounds)}), but a signal has either numbers or labels; delete "
-                "the bounds of one kind"
+                f"the rule sets both numeric bounds ({', '.join(number_bounds)}) and label "
+                f"conditions ({', '.join(label_bounds)}), but a signal is either numeric or a "
+                "label; delete one of the two"
             )
         if len(label_bounds) > 1:
             raise ValueError("the rule has both 'any_of' and 'none_of'; delete one of them")

@@ -40,7 +40,7 @@ SCORES = table_schema(
         "system",
         pa.string(),
         "label",
-        "evaluated system: the model, the name of the baseline, or the difference between the "
+        "what the value describes: the model, the named baseline, or the difference between the "
         "model and the baseline",
     ),
     column("metric", pa.string(), "label", "metric name"),

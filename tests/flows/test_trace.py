@@ -243,7 +243,7 @@ def test_an_invalid_id_is_refused(run, wrong):
 
 def test_an_unknown_id_is_reported(run, smoke):
     output = smoke("trace", smoke.first, "00" * 16, code=2).stderr
-    assert f"no stage of run {run.id} contains the document" in output
+    assert f"is not in any stage of run {run.id}; document ids are in the" in output
 
 
 def distinctive(run, least=60):

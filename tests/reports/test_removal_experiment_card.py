@@ -262,7 +262,7 @@ def test_tables_that_are_cut_say_so(session):
         pages.write_pages(card([memorised()], lines_shown=1)) / "removal_experiment_card.html"
     ).text
     assert (
-        "The table shows 1 of 2 sources: those with the most omitted documents; the sources table "
+        "The table shows 1 of 2 sources with the most omitted documents; the sources table "
         "lists all of them." in text
     )
     assert "1,237" in text  # of how many bytes, of the arm with the most

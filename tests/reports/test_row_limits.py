@@ -334,7 +334,7 @@ def test_of_what_was_left_out_the_sources_that_lack_most_are_shown(session):
     grid = build_training_arms_section(book, Redactor(), 2).blocks[-1]
     assert [row[0] for row in grid.rows] == ["source 5", "source 4"]
     assert (
-        "The table shows 2 of 6 sources: those with the most omitted documents; the sources table "
+        "The table shows 2 of 6 sources with the most omitted documents; the sources table "
         "lists all of them." in grid.note
     )
 

@@ -154,7 +154,7 @@ BAG, APART = "bag of words", "model minus bag of words"
             None,
             "note",
             "cannot be compared with",
-            ". No score exists for the model or this method",
+            ". The model or this method has no score",
         ),
         (
             (0.8, 0.7, 0.9),

@@ -151,8 +151,8 @@ TOKENS = table_schema(
         "char_start",
         pa.int32(),
         "figure",
-        "index of the token's first character in the text, identical for tokens that share a "
-        "character; null for a special token",
+        "index of the token's first character in the text, identical for tokens that are "
+        "parts of the same character; null for a special token",
         unit="characters",
     ),
     column(

@@ -655,7 +655,7 @@ PROBE = Probe(
         ),
         glossary={
             "exposure": (
-                "how much more likely a planted secret is than similar secrets that were not "
+                "how high a planted secret ranks by likelihood among similar secrets that were not "
                 "planted, in bits; about 1.4 is expected on average without memorisation"
             ),
             "exposure_difference": (

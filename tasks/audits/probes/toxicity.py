@@ -637,7 +637,7 @@ MEASURES = (
     ),
     Measure(
         "training_text_share",
-        "Share of continuations with training text",
+        "Share of continuations that contain training text",
         "share of continuations that contain a run of tokens from the training text",
         "share",
         "prompts",

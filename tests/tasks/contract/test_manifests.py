@@ -116,9 +116,7 @@ def test_a_lineage_that_names_the_artifact_itself_is_refused(manifest):
     own_name = f"make/{manifest['fingerprint'][:16]}"
     for name in (own_name, f"{own_name}#documents"):
         manifest["lineage"] = {"a": [name]}
-        with pytest.raises(
-            HallmarkError, match=(r"\(lineage.a.0: it refers to the artifact itself\)")
-        ):
+        with pytest.raises(HallmarkError, match=(r"\(lineage.a.0 refers to the artifact itself\)")):
             parse(manifest)
 
 

@@ -333,7 +333,10 @@ def test_rules_can_be_tables_and_keep_their_order():
     ("rules", "message"),
     [
         ({"x": {}}, "the rule needs at least one of: ge, gt, "),
-        ({"x": {"ge": 1, "any_of": ["a"]}}, "for numbers (ge) and for labels (any_of)"),
+        (
+            {"x": {"ge": 1, "any_of": ["a"]}},
+            "both numeric bounds (ge) and label conditions (any_of)",
+        ),
         ({"x": {"any_of": ["a"], "none_of": ["b"]}}, "both 'any_of' and 'none_of'"),
         ({"x": {"ge": 1, "kept_share": 0.5}}, "'kept_share' must be above 0 if 'action' is 'cap'"),
         ({"x": {"ge": 1, "action": "cap"}}, "'kept_share' must be above 0 if 'action' is 'cap'"),
