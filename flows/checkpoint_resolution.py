@@ -68,6 +68,20 @@ class ResolvedCheckpoint:
         return self.checkpoint.name
 
 
+def _is_run_name(store: Store, name: str) -> bool:
+    """Whether a name is "latest" or the beginning of the id of a run of the store."""
+    return name == "latest" or (
+        "/" not in name and any(run_id.startswith(name) for run_id in list_run_ids(store))
+    )
+
+
+def _parse_version(store: Store, checkpoint_name: str) -> CheckpointVersion | None:
+    """Parse LOCATION@DIGEST; return None for RUN@STEP, whose step may look like a digest."""
+    run_name, _, step = checkpoint_name.partition("@")
+    version = CheckpointVersion.parse(checkpoint_name)
+    return None if version and step.isdecimal() and _is_run_name(store, run_name) else version
+
+
 def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint:
     """Find the checkpoint that a command names.
 
@@ -81,7 +95,7 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
     Raises:
         UsageError: If there is no such checkpoint.
     """
-    if version := CheckpointVersion.parse(checkpoint_name):
+    if version := _parse_version(store, checkpoint_name):
         return ResolvedCheckpoint(open_checkpoint_version(store, version))
     resolved = find_checkpoint_in_folder(checkpoint_name)
     if resolved is not None:
@@ -99,10 +113,7 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
             )
         return _trace_checkpoint_origin(store, artifact)
     run_name, _, step = checkpoint_name.partition("@")
-    if "/" in run_name or (
-        run_name != "latest"
-        and not any(run_id.startswith(run_name) for run_id in list_run_ids(store))
-    ):
+    if not _is_run_name(store, run_name):
         raise UsageError(
             f"there is no checkpoint {checkpoint_name!r}; specify a folder, RUN, RUN@STEP (such as "
             "latest@0) or the name of an artifact (checkpoint/…); a model from the Hugging Face "
@@ -137,7 +148,7 @@ def get_checkpoint_artifact_name(store: Store, checkpoint_name: str) -> str:
     Raises:
         UsageError: If there is no such checkpoint.
     """
-    if version := CheckpointVersion.parse(checkpoint_name):
+    if version := _parse_version(store, checkpoint_name):
         return version.artifact_name
     return resolve_checkpoint(store, checkpoint_name).checkpoint.name
 
@@ -235,7 +246,7 @@ def get_permanent_name(store: Store, resolved: ResolvedCheckpoint, checkpoint_na
     This is its name in the store, or the absolute path of a folder outside the store. A version of
     a folder or a URI keeps the name that was given, with the complete digest.
     """
-    if version := CheckpointVersion.parse(checkpoint_name):
+    if version := _parse_version(store, checkpoint_name):
         return CheckpointVersion(version.location, resolved.checkpoint.content_digest).name
     if store.find_artifact(*resolved.checkpoint.name.split("/")) is None:
         return os.path.abspath(Path(checkpoint_name).expanduser())

@@ -302,10 +302,6 @@ def _find_documents_of_selections(
         evidence = selections[numbers[0]].evidence
         trace = find_training_trace(evidence.artifact)
         all_rows = pa.concat_tables([selections[number].rows for number in numbers])
-        if trace is not None and any(
-            column.kind == "model text" for column in evidence.columns_by_name.values()
-        ):
-            trace["matched_spans"].verify()
         all_documents_by_row = [*find_documents_by_row(all_rows, evidence.columns_by_name, trace)]
         documents_by_row = [*map(_remove_repeated_documents, all_documents_by_row)]
         span_limit = 0 if trace is None else _read_span_limit(trace)
@@ -367,7 +363,6 @@ def _read_training_exposure(
     for training_run in artifacts["training_runs"].values():
         if {*EXPOSURE_TABLES} <= {*training_run.tables}:
             training_run["checkpoints"].verify()
-            training_run["document_reads"].verify_document_parts(doc_ids)
     return TrainingExposure.from_checkpoints(
         artifacts["training_runs"], artifacts["checkpoints"], doc_ids
     )

@@ -68,9 +68,7 @@ class DocumentLookup:
             if "documents" not in artifact.tables:
                 continue
             columns = ["doc_id", "source", "text", "metadata", "toxicity", "split"]
-            documents_table = artifact["documents"]
-            documents_table.verify_document_parts(missing_ids)
-            table = documents_table.find_document_rows(sorted(missing_ids), columns)
+            table = artifact["documents"].find_document_rows(sorted(missing_ids), columns)
             for row in table.to_pylist():
                 rows[row["doc_id"]] = row | {"stage": stage}
         scores |= {i: row["toxicity"] for i, row in rows.items() if _is_score(row["toxicity"])}
@@ -109,7 +107,6 @@ class DocumentLookup:
             signals = artifact.tables.get("signals")
             if signals is None or "toxicity" not in signals.columns:
                 continue
-            signals.verify_document_parts(doc_ids)
             table = signals.find_document_rows(sorted(doc_ids), ["doc_id", "toxicity"])
             scores |= {
                 row["doc_id"]: row["toxicity"]

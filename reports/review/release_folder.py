@@ -35,9 +35,10 @@ from hallmark.reports.review.approval import Approval, judge_card
 from hallmark.reports.review.evidence_hash import EVIDENCE_TABLES, hash_evidence_tables
 from hallmark.reports.review.released_tables import read_released_table
 from hallmark.reports.review.review_store import SIGNATURE_SUFFIX, StoredReview
-from hallmark.reports.review.signatures import SignerFiles
+from hallmark.reports.review.signatures import MAX_SIGNATURE_BYTES, SignerFiles
 from hallmark.reports.review.statements import (
     CARD_STAGES,
+    MAX_STATEMENT_BYTES,
     CardStage,
     ReviewedCard,
     format_card_kind,
@@ -384,8 +385,12 @@ def _list_files(folder: Path) -> tuple[set[str], list[str]]:
     pending = [""]
     while pending:
         subfolder = pending.pop()
-        with os.scandir(folder / subfolder) as scan:
-            items = sorted(scan, key=lambda item: item.name)
+        try:
+            with os.scandir(folder / subfolder) as scan:
+                items = sorted(scan, key=lambda item: item.name)
+        except OSError as error:  # such as a path that is too long
+            problems.append(f"{_quote_name(subfolder)} cannot be read ({error.strerror})")
+            continue
         if not items and subfolder:
             problems.append(f"{_quote_name(subfolder)} is an empty folder")
         for item in items:
@@ -413,10 +418,18 @@ def _read_reviews(folder: Path, entries: Mapping[str, Any]) -> list[StoredReview
             review_id = name.removeprefix(f"{REVIEWS_FOLDER}/").removesuffix(suffix)
             signature_name = f"{name}{SIGNATURE_SUFFIX}"
             signature = (
-                (folder / signature_name).read_bytes() if signature_name in entries else None
+                _read_limited(folder, entries, signature_name, MAX_SIGNATURE_BYTES)
+                if signature_name in entries
+                else None
             )
-            reviews.append(StoredReview(review_id, (folder / name).read_bytes(), signature))
+            statement = _read_limited(folder, entries, name, MAX_STATEMENT_BYTES)
+            reviews.append(StoredReview(review_id, statement, signature))
     return reviews
+
+
+def _read_limited(folder: Path, entries: Mapping[str, Any], name: str, max_bytes: int) -> bytes:
+    """Read a file; of a longer one nothing, so that it counts as a damaged review."""
+    return (folder / name).read_bytes() if entries[name]["size"] <= max_bytes else b""
 
 
 def _list_names(entries: Mapping[str, Any], *folders: str) -> list[str]:

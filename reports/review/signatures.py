@@ -411,7 +411,7 @@ def _group_lines_by_key(content: bytes) -> tuple[str, dict[bytes, list[bytes]]]:
         return "this is a private key; specify a list of allowed signers and their public keys", {}
     lines_by_key: dict[bytes, list[bytes]] = {}
     for number, line in enumerate(lines, 1):
-        words = [] if line.startswith(b"#") else line.split()
+        words = [] if line.lstrip().startswith(b"#") else line.split()
         keys = dict.fromkeys(key for word in words if (key := _decode_key(word)))
         if words and not keys:
             problem = f"line {number} has no public key; each line must contain a signer followed"

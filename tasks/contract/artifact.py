@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -332,17 +332,6 @@ class Table:
         for part in self.parts:
             part.location.fetch_verified_file(part.entry)
 
-    def verify_document_parts(self, doc_ids: Iterable[bytes]) -> None:
-        """Check the SHA-256 of the parts that can contain these documents, like ``verify``.
-
-        Raises:
-            HallmarkError: A file is missing or damaged.
-        """
-        ids = [*doc_ids]
-        for segment in self._segments:
-            for index in {doc_id_to_part_index(doc_id, len(segment)) for doc_id in ids}:
-                segment[index].location.fetch_verified_file(segment[index].entry)
-
     @property
     def row_count(self) -> int:
         return sum(entry["rows"] for entry in self.manifest_entries)
@@ -397,7 +386,11 @@ class Table:
     ) -> pa.Table:
         """Return the rows about these documents.
 
-        In each segment, this reads only the parts that can contain the documents.
+        In each segment, this reads only the parts that can contain the documents. Their SHA-256 is
+        checked first, see ``verify``.
+
+        Raises:
+            HallmarkError: A part is missing or damaged.
         """
         column_names = None if columns is None else list(dict.fromkeys(["doc_id", *columns]))
         rows = pa.concat_tables(
@@ -446,8 +439,9 @@ def _read_document_rows_of_segment(
         ids_by_part.setdefault(doc_id_to_part_index(doc_id, len(segment_parts)), []).append(doc_id)
     yield segment_parts[min(ids_by_part, default=0)].read_empty_table(columns)
     for part_index, part_ids in sorted(ids_by_part.items()):
-        id_array = pa.array(sorted(part_ids), pa.binary(16))
-        yield from segment_parts[part_index].iter_document_rows(id_array, columns)
+        part = segment_parts[part_index]
+        part.location.fetch_verified_file(part.entry)
+        yield from part.iter_document_rows(pa.array(sorted(part_ids), pa.binary(16)), columns)
 
 
 def doc_id_to_part_index(doc_id: bytes, part_count: int) -> int:

@@ -29,6 +29,10 @@ ARTIFACT_NAME_PATTERN = re.compile(r"\w+/[0-9a-f]+")
 #: The largest size of a file and number of rows; a larger one is damage.
 MAX_COUNT = 1 << 62
 
+#: The first and the last year in which an artifact can be created. Times near the ends of the
+#: calendar cannot be converted to UTC.
+FIRST_YEAR, LAST_YEAR = 1970, 9998
+
 #: Number of keys of a field that an error names, and of characters of the description.
 MAX_FIELD_KEYS = 6
 MAX_MESSAGE_CHARACTERS = 200
@@ -44,7 +48,8 @@ def _check_relative_path(path: str) -> str:
 
 
 def _check_time(time: str) -> str:
-    datetime.fromisoformat(time)
+    if not FIRST_YEAR <= datetime.fromisoformat(time).year <= LAST_YEAR:
+        raise ValueError(f"the year must be between {FIRST_YEAR} and {LAST_YEAR}")
     return time
 
 

@@ -305,6 +305,25 @@ def test_a_page_shows_no_case_with_a_forged_table(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stage", "table", "column", "value"),
+    [
+        ("plant_canaries", "documents", "text", "Forged words."),
+        ("toxicity_trace", "matched_spans", "run_tokens", 77),
+        ("pretrain", "document_reads", "times_read", 77),
+    ],
+)
+def test_the_trace_of_a_finding_shows_no_forged_rows(hallmark, stage, table, column, value):
+    finding = "toxicity.toxicity_probability[prompted, draw_count=4]"
+    hallmark("trace", hallmark.first, finding)
+    artifact = find_stage_with_table(hallmark, stage, table)
+    forge_table(artifact[table], column, value)
+    error = hallmark("trace", hallmark.first, finding, code=1).stderr
+    assert f"artifact {artifact.name} is damaged: " in error
+    assert "does not match the SHA-256 in its manifest" in error and "OSError" not in error
+
+
+@pytest.mark.slow
 def test_an_export_and_a_release_name_a_forged_table_of_cases(hallmark):
     card = open_card(hallmark)
     assert list_evidence_problems(card.store, card) == []

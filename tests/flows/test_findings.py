@@ -95,6 +95,9 @@ def test_latest_is_never_an_arm_of_an_experiment(copied):
         assert open_run("latest", store, stage=stage).id == copied.first
     assert open_run("99990101", store).id == "99990101-000000-aaaa"
     assert resolve_checkpoint(store, "99990102@60").source_run.id == "99990102-000000-aaaa"
+    for name in ("latest", "99990102-000000-aaaa"):
+        with pytest.raises(UsageError, match=f"has no checkpoint for step {'9' * 18}; it has"):
+            resolve_checkpoint(store, f"{name}@{'9' * 18}")
     lines = copied("runs").stdout.splitlines()
     assert "pipeline, control arm of mitigate  " in lines[2]
     assert "pipeline, base arm of prove  " in lines[3]

@@ -19,8 +19,13 @@ from hallmark.flows.run_order import assign_run_number
 from hallmark.flows.run_request import RunRequest
 from hallmark.flows.runs import open_run
 from hallmark.reports.cards import read_card
-from hallmark.reports.review.release_folder import build_manifest_entries, format_manifest
+from hallmark.reports.review.release_folder import (
+    build_manifest_entries,
+    format_manifest,
+    verify_release_folder,
+)
 from hallmark.reports.review.review_store import write_review
+from hallmark.reports.review.signatures import SignerFiles
 from hallmark.reports.review.statements import parse_statement
 from hallmark.tasks.contract import Store, compute_content_digest, to_canonical_json
 from hallmark.tasks.contract.manifests import compute_table_digest
@@ -962,6 +967,40 @@ def test_the_reviews_in_a_release_are_limited(smoke, release):
     rewrite_manifest(release)
     (problem,) = verify(smoke, release, code=1)["problems"]
     assert problem == "the release has more than 1,000 reviews"
+
+
+@pytest.mark.parametrize(("suffix", "size"), [("", 2 << 20), (".sig", 1 << 17)])
+def test_a_review_of_any_size_is_not_read(smoke, release, monkeypatch, suffix, size):
+    """A file with a hole costs its sender nothing."""
+    read, sizes = Path.read_bytes, []
+    statement = release / "reviews" / f"{'0' * 32}.json"
+    statement.write_text("{}")
+    with Path(f"{statement}{suffix}").open("wb") as file:
+        file.truncate(size)
+    rewrite_manifest(release)
+
+    def record_size(path):
+        content = read(path)
+        if path.parent.name == "reviews":
+            sizes.append(len(content))
+        return content
+
+    monkeypatch.setattr(Path, "read_bytes", record_size)
+    verification = verify_release_folder(release, SignerFiles())
+    assert "is damaged and may be a rejection" in verification.problems[0]
+    assert sizes and max(sizes) < size
+
+
+def test_folders_too_deep_to_be_read_are_a_problem(smoke, release):
+    folder = os.open(release / "cards", os.O_DIRECTORY)
+    for _ in range(45):
+        os.mkdir("d" * 100, dir_fd=folder)
+        inner = os.open("d" * 100, os.O_DIRECTORY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    (problem,) = verify(smoke, release, code=1)["problems"]
+    assert problem.endswith("cannot be read (File name too long)")
 
 
 def test_many_additional_files_are_counted(smoke, release):

@@ -175,6 +175,7 @@ def find_documents_by_row(
             sorted({h for column_hashes in hashes_by_column.values() for h in column_hashes}),
             pa.binary(16),
         )
+        traces["matched_spans"].verify()
         matching_spans = (
             traces["matched_spans"]
             .to_dataset()

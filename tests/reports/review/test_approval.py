@@ -287,7 +287,7 @@ def test_wrong_signer_files_are_refused(tmp_path):
         SignerFiles(revoked_keys=junk).check_readable()
     with pytest.raises(UsageError, match="line 2 has no public key"):
         SignerFiles(junk).check_readable()
-    junk.write_text("# nobody yet\n\n")
+    junk.write_text("# nobody yet\n\n \t# nor here\n")
     SignerFiles(junk, junk).check_readable()
 
 

@@ -57,6 +57,8 @@ PART = (*TABLE, "parts", 0)
         (remove("stage"), "stage: field required"),
         (replace("yesterday", "created"), "created: invalid isoformat string"),
         (replace(7, "created"), "created: input should be a valid string"),
+        (replace("0001-01-01T00:00:00+14:00", "created"), "created: the year must be between 1970"),
+        (replace("9999-12-31T23:59:59-14:00", "created"), "created: the year must be between 1970"),
         (replace("../x", "stage"), "stage: string should match pattern"),
         (replace("0g", "fingerprint"), "fingerprint: string should match pattern"),
         (replace([], "parts"), "parts: input should be a valid dictionary"),
