@@ -156,12 +156,12 @@ def test_runs_of_served_deployments_take_turns(prefect_server, tmp_path):
         place = {"names": [limit_name], "slots": 1}
         limits = f"{prefect_server}/v2/concurrency_limits"
 
-        def take_place():
-            answer = api.post(f"{limits}/increment", json=place | {"mode": "concurrency"})
+        def change_places(action):
+            answer = api.post(f"{limits}/{action}", json=place | {"mode": "concurrency"})
             assert answer.is_success or answer.status_code == 503, answer.text  # it is busy
             return answer.is_success
 
-        wait_for("the only place", take_place, serve)
+        wait_for("the only place", lambda: change_places("increment"), serve)
         url = f"{prefect_server}/deployments/{deployment['id']}/create_flow_run"
         request = RunRequest(flow="pipeline", config="turns.toml", until="ingest")
         flow_runs = [
@@ -178,7 +178,7 @@ def test_runs_of_served_deployments_take_turns(prefect_server, tmp_path):
         assert limit_name in waiting[0]["message"]
         states = [api.get(f"{prefect_server}/flow_runs/{each}").json() for each in flow_runs]
         assert not any(one["state"]["type"] == "COMPLETED" for one in states)
-        api.post(f"{limits}/decrement", json=place).raise_for_status()
+        wait_for("the end of the wait", lambda: change_places("decrement"), serve)
 
         def read_ended():
             ended = [api.get(f"{prefect_server}/flow_runs/{each}").json() for each in flow_runs]

@@ -263,7 +263,7 @@ def test_a_text_comes_from_a_file_or_from_standard_input(smoke, documents, tmp_p
     assert smoke.json("trace", smoke.first, "--text-file", "-") == expected
     file.write_bytes(b"\xff" + text.encode())
     refused = smoke("trace", "--text-file", str(file), code=2)
-    assert "byte 1 is not UTF-8" in refused.stderr
+    assert "byte 1 is not valid UTF-8" in refused.stderr
 
 
 def test_redact_hides_what_pages_hide(smoke, run, documents):

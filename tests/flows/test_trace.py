@@ -494,7 +494,7 @@ def test_an_estimate_names_training_documents_that_share_rare_words(run, smoke):
     assert "attributed" not in smoke("trace", smoke.first, name).stdout
     toxic = "toxicity.toxicity_probability[prompted, draw_count=4]"
     for name, why in (
-        ("00" * 16, "--attribute requires a finding"),
+        ("00" * 16, "--attribute needs a finding"),
         (toxic, "explains only likelihoods"),
     ):
         assert why in smoke("trace", smoke.first, name, "--attribute", code=2).stderr
