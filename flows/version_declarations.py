@@ -155,9 +155,9 @@ def _build_change(library: str, installed_version: str, uses: Sequence[_Use]) ->
     }
     if len({*computations.values()}) < MIN_COMPARED_RUNS:
         raise UsageError(
-            f"the runs do not use {library} in the same stages with different configs, so they "
-            f"cannot show that {installed_version} equals {counted_version}; specify runs whose "
-            "configs differ in more than the cards"
+            f"no stage uses {library} with different configs in these runs, so they cannot show "
+            f"that {installed_version} is equivalent to {counted_version}; specify runs whose "
+            "configs differ in other sections than those of the cards"
         )
     return VersionChange(library, installed_version, counted_version, labels_by_run)
 

@@ -241,7 +241,7 @@ class StudyCardBuilder:
     def describe_highest_false_alarm_rate(self) -> InlineContent:
         """Return that no false alarm rate is known to exceed 5 %, and which rate is the highest."""
         content: list[InlineElement] = [
-            "no audit is shown to produce a false alarm for more than 5 % of the candidates "
+            "no audit has been shown to produce false alarms for more than 5 % of the candidates "
             "without an effect"
         ]
         measured_rates = {

@@ -188,7 +188,7 @@ class TaskCardBuilder:
             ),
             "a label never seen in train": (
                 ("has", "have"),
-                "a label not found in any training row, so the model cannot predict it.",
+                "a label that appears in no training row, so the model cannot predict it.",
             ),
             "cut to the context": (
                 ("was", "were"),

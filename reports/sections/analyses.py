@@ -491,7 +491,7 @@ def _build_limits_section(
         if row["inconclusive_reason"] and not row["is_variant"]
     )
     items += [
-        [f"No conclusion can be drawn from some figures, because {remove_reason_lead(reason)}."]
+        [f"Some figures do not support any conclusion, because {remove_reason_lead(reason)}."]
         for reason in reasons
     ]
     section = Section("Limits", [BulletList(items)] if items else [])

@@ -115,10 +115,10 @@ class RemovalEffectsConfig(SwapConfig):
 
 
 _CAUSE_COLUMNS = (
-    make_label_column("stage", "stage label in the run; empty in rows for all stages together"),
+    make_label_column("stage", "stage label in the run; empty in rows that combine all stages"),
     make_label_column(
         "reason",
-        "reason for the removal, as in the ledger. In rows for all stages together, an empty value "
+        "reason for the removal, as in the ledger. In rows that combine all stages, an empty value "
         "means all removals, `all except duplicates` means removals for any reason other than "
         "being a duplicate, and `kept copy removed later` means duplicates whose kept copy was "
         "later removed for another reason",

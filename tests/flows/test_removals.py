@@ -18,8 +18,8 @@ CALM = "A bisexual teacher works at the school by the harbour, and she sings in 
 OTHER = "Rain fell on the orchard by the harbour, and the ferry took nobody to the far bank."
 RUDE = "You bloody idiot, you damned bloody idiot, go to hell."
 WHY = (
-    "the default with the embedded scorer, which finds words, not meaning, and may score harmless "
-    "mentions of minorities as toxic"
+    "the default with the embedded scorer, which matches words, not meaning, and may score "
+    "harmless mentions of minorities as toxic"
 )
 REMOVE = 'select_scored.rules={toxicity = {lt = 0.8, action = "remove"}}'
 

@@ -56,7 +56,7 @@ def test_study_card_states_conclusions(session):
         ).text.split()
     )
     assert "Intervals: the 95 % intervals cover the true value in 92 to 98 % of cases." in text
-    assert "False alarms: no audit is shown to produce a false alarm" in page.text
+    assert "False alarms: no audit has been shown to produce false alarms" in page.text
     assert (
         "Intervals: no candidate type is shown to have intervals that cover the true value in fewer"
     ) in " ".join(page.text.split())

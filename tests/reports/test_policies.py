@@ -44,8 +44,8 @@ def test_removed_for_toxicity_counts_only_rules_for_toxicity(session):
     _, page, said = sheet_of(made)
     assert (
         "The worst rule removed 6 documents. The config sets the rule's action. Warning: the "
-        "embedded scorer finds words, not meaning, and may rate harmless mentions of minorities as "
-        "toxic." in said
+        "embedded scorer matches words, not meaning, and may rate harmless mentions of minorities "
+        "as toxic." in said
     )
     assert "Documents removed or tagged by the toxicity filter" in said  # rules of both kinds
     assert "“Input” is the number of documents that this stage received" in said
@@ -94,7 +94,7 @@ def test_harmless_documents_about_minorities_are_tagged_and_kept_by_default(sess
     assert lines == [["toxicity", "a", "30", "24", "80.0 %"], ["toxicity", "b", "10", "0", "0.0 %"]]
     assert (
         "The toxicity rule tagged 24 documents and kept them. This is the rule's default action. "
-        "Warning: the embedded scorer finds words, not meaning, and may" in said
+        "Warning: the embedded scorer matches words, not meaning, and may" in said
     )
     assert "No rule that uses the toxicity score removed documents." in said
     figures = {row["label"]: row["value"] for row in card["figures"].read().to_pylist()}
@@ -116,13 +116,13 @@ def test_harmless_documents_about_minorities_are_tagged_and_kept_by_default(sess
         (
             "tag",
             "linear",
-            "This is the rule's default action. Warning: the embedded scorer finds words, not "
+            "This is the rule's default action. Warning: the embedded scorer matches words, not "
             "meaning, and may rate harmless mentions of minorities as toxic.",
         ),
         (
             "remove",
             "linear",
-            "The config sets the rule's action. Warning: the embedded scorer finds words, not "
+            "The config sets the rule's action. Warning: the embedded scorer matches words, not "
             "meaning, and may rate harmless mentions of minorities as toxic.",
         ),
     ],

@@ -165,16 +165,16 @@ def test_of_few_trials_only_what_holds_says_little(trials, value):
         (
             {"canary": figure(0.5, 0.05, 0.9), "speech": figure(0.2)},
             "good",
-            "False alarms: no audit is shown to produce a false alarm for more than 5 % of the "
-            "candidates without an effect; the highest rate is 50.0 % (5.0 % to 90.0 %), Planted "
-            "secrets.",
+            "False alarms: no audit has been shown to produce false alarms for more than 5 % of "
+            "the candidates without an effect; the highest rate is 50.0 % (5.0 % to 90.0 %), "
+            "Planted secrets.",
         ),
         (
             {"canary": figure(0.0, 0.0, 0.1), "speech": figure(None)},
             "good",
-            "False alarms: no audit is shown to produce a false alarm for more than 5 % of the "
-            "candidates without an effect; the highest rate is 0.0 % (0.0 % to 10.0 %), Planted "
-            "secrets.",
+            "False alarms: no audit has been shown to produce false alarms for more than 5 % of "
+            "the candidates without an effect; the highest rate is 0.0 % (0.0 % to 10.0 %), "
+            "Planted secrets.",
         ),
         (
             {"canary": figure(0.5, 0.051, 0.9), "speech": figure(0.2)},

@@ -163,7 +163,7 @@ def test_what_speaks_against_the_scores_is_said(session, tmp_path):
     text = text_of(card_of(tune(tmp_path, counted=counted)), "task_card")
     first = text.split("Scores on the test rows")[0]
     assert "3 test rows contain a text that is also in the training rows" in first
-    assert "15 test rows have a label not found in any training row" in first
+    assert "15 test rows have a label that appears in no training row" in first
     assert "2 test rows were truncated because the text did not fit into the context" in first
     assert "The test rows come from the user: 60 rows, which were split off from the file" in first
 

@@ -304,12 +304,12 @@ def test_where_the_test_rows_come_from_follows_from_the_config(counts, test_path
         (
             "a label never seen in train",
             3,
-            "3 test rows have a label not found in any training row",
+            "3 test rows have a label that appears in no training row",
         ),
         (
             "a label never seen in train",
             1,
-            "1 test row has a label not found in any training row",
+            "1 test row has a label that appears in no training row",
         ),
         (
             "cut to the context",

@@ -79,7 +79,7 @@ ITEMS = build_items_schema(
         "second_text",
         pa.large_string(),
         "audit text",
-        "same sentence with a pronoun of the other gender",
+        "same sentence, but with a pronoun of the other gender",
     ),
     column("sentence_file", pa.string(), "label", "file that contains the stereotypical sentence"),
     column("pronoun", pa.string(), "label", "pronoun in the stereotypical sentence: he or she"),

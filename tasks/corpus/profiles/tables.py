@@ -20,7 +20,7 @@ from hallmark.tasks.corpus.table_columns import (
 
 _SOURCE_COLUMN = make_label_column("source", "name of the source")
 _SOURCE_OR_ALL_COLUMN = make_label_column(
-    "source", "source name; empty in rows for all sources together"
+    "source", "source name; empty in rows that combine all sources"
 )
 _STAGE_COLUMN = make_label_column("stage", "stage label in the run")
 _QUANTILE_COLUMN = make_float_column(
@@ -64,7 +64,7 @@ TABLES = {
         ),
         make_label_column(
             "split",
-            "split name: train, validation or holdout; empty in rows for all splits together",
+            "split name: train, validation or holdout; empty in rows that combine all splits",
         ),
         make_count_column("documents", "number of documents", "documents"),
         make_count_column("bytes", "total length of the documents in UTF-8 bytes", "bytes"),
@@ -102,7 +102,7 @@ TABLES = {
         "sentence.",
         _SOURCE_OR_ALL_COLUMN,
         make_label_column(
-            "occupation", "occupation in the singular; empty in rows for all occupations together"
+            "occupation", "occupation (singular); empty in rows that combine all occupations"
         ),
         make_count_column("mentions", "number of mentions of the occupation", "mentions"),
         make_count_column(

@@ -1,8 +1,8 @@
 """Choose the default action of a rule over a toxicity score, and explain it.
 
-The embedded scorer finds words, not meaning. It scores harmless sentences about Black or gay people
-as toxic, so by default it removes nothing: its rules tag. A neural classifier reads sentences, so
-its rules remove by default.
+The embedded scorer matches words, not meaning. It scores harmless sentences about Black or gay
+people as toxic, so by default it removes nothing: its rules tag. A neural classifier reads
+sentences, so its rules remove by default.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Literal
 
 #: Description of each kind of scorer, which explains its default action.
 _SCORER_DESCRIPTIONS = {
-    "linear": "the embedded scorer, which finds words, not meaning, and may score harmless "
+    "linear": "the embedded scorer, which matches words, not meaning, and may score harmless "
     "mentions of minorities as toxic",
     "detoxify": "Detoxify, a neural classifier",
 }
 
 #: What a reader must know of the scores of each kind of scorer; kinds without a warning are absent.
 SCORER_WARNINGS = {
-    "linear": "Warning: the embedded scorer finds words, not meaning, and may rate harmless "
+    "linear": "Warning: the embedded scorer matches words, not meaning, and may rate harmless "
     "mentions of minorities as toxic."
 }
 
