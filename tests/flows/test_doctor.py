@@ -98,8 +98,8 @@ def test_a_local_store_needs_permission_and_space(
         store.mkdir()
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: DiskUsage(0, 0, free_bytes))
     result = doctor._check_store(str(store))
-    verb = "written" if exists else "created"
-    assert (result["is_ok"], result["message"]) == (is_ok, f"{store} can be {verb} {ending}")
+    state = "is writable" if exists else "can be created"
+    assert (result["is_ok"], result["message"]) == (is_ok, f"{store} {state} {ending}")
     assert store.exists() == exists
 
 

@@ -75,7 +75,7 @@ def test_a_second_flow_run_waits_and_says_so(connected, store, caplog):
     for thread in threads:
         thread.join(60)
     assert order == ["first starts", "first ends", "second starts"]
-    assert f"a slot of the concurrency limit {get_limit_name(store)} is free" in caplog.text
+    assert f"a slot of the concurrency limit {get_limit_name(store)} is now free" in caplog.text
     assert read_active_slots(store) == 0
 
 

@@ -121,7 +121,7 @@ def test_a_layer_that_the_model_will_lack_is_refused_early(place):
     [
         (
             "latest",
-            "has the stage plant_canaries yet; start one with: hallmark run CONFIG; to build",
+            "has the plant_canaries stage yet; start one with: hallmark run CONFIG; to build",
         ),
         (
             "20260101",

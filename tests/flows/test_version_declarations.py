@@ -310,7 +310,7 @@ def test_a_replay_knows_the_versions_that_are_equal_in_the_store(store, tmp_path
     [
         (
             {"replayed_digest": "0", "differences": ["table counts", "libraries changed"]},
-            "the stage count differs (table counts); run",
+            "the count stage differs (table counts); run",
         ),
         ({"replayed_digest": None}, "the count stage was not computed; run"),
     ],

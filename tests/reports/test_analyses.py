@@ -127,7 +127,9 @@ def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(sessio
     # At least 6 of 12.
     assert float(age[6]) == pytest.approx(0.5 + math.comb(12, 6) / 2**13, rel=1e-3)
     assert (race[8], age[8]) == ("harm found", "no harm found")
-    assert "if its q-value is below 0.05; q-values control the false discovery rate" in page.text
+    assert (
+        "if its q-value is below 0.05. The q-values control the false discovery rate" in page.text
+    )
     assert (age[0], age[4]) == ("age", "50.0 %") and float(age[5]) == 1
     (ties,) = [t for t in page.tables if t[0] == ["part", "value", "interval", "n"]]
     assert ties[1] == ["all", "3", "–", "20"]  # of what has no null, nothing is said of one

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from markupsafe import escape
 
 from hallmark.reports.page.document import DataTable, Document, Paragraph, Section
 from hallmark.reports.page.glossary import DEFINITIONS, explain_terms
@@ -16,7 +17,7 @@ from tests.reports import pages
 def test_a_term_is_explained_once(term):
     explained: set[str] = set()
     html = explain_terms(f"a < b, {term} and {term}", explained)
-    assert html == f'a &lt; b, <abbr title="{DEFINITIONS[term]}">{term}</abbr> and {term}'
+    assert html == f'a &lt; b, <abbr title="{escape(DEFINITIONS[term])}">{term}</abbr> and {term}'
     assert explained == {term}
     assert explain_terms(f"{term} <again>", explained) == f"{term} &lt;again&gt;"
 

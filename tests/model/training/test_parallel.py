@@ -129,7 +129,7 @@ def test_an_error_in_all_processes_is_one_sentence(inputs, tmp_path):
     code, events = run(write_job(inputs, tmp_path / "work", **train), torchrun=True)
     assert code == 1
     assert {e["event"] for e in events} == {"error"}
-    assert "'muon' needs whole matrices" in events[0]["message"]
+    assert "The 'muon' optimizer needs whole matrices" in events[0]["message"]
 
 
 def test_a_sharded_model_generates_samples_without_validation(inputs, tmp_path):

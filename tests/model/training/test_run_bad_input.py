@@ -25,7 +25,7 @@ from tests.model.training.training import DIVERGING, log, run, write_job
         ({"model": {"vocab_size": 41}}, "40 tokens, but the model's vocab_size is 41"),
         (
             {"model": {"vocab_size": 39}},
-            "40 tokens, but the model's vocab_size is 39: they must be",
+            "40 tokens, but the model's vocab_size is 39. The two numbers must be equal",
         ),
         ({"model": {"context": 8}}, "rows of 8"),
         ({"learning_rat": 1.0}, "no setting 'learning_rat'"),

@@ -116,7 +116,7 @@ def test_the_policy_decides_how_often_and_when_a_stage_is_retried(
     assert [kind for kind, _ in heard] == ["start", "failed"] * 2 + ["start", "done", "cached"]
     messages = [record.getMessage() for record in caplog.records if record.name == "hallmark"]
     assert messages == [
-        f"stage fails_once failed {sentence}; execution {number} of 3 starts in 0.5 seconds"
+        f"stage fails_once failed {sentence}; attempt {number} of 3 starts in 0.5 seconds"
         for number in (2, 3)
     ]
 

@@ -410,7 +410,7 @@ def test_signatures_of_other_code_are_refused(session, tmp_path):
     first.manifest["parts"]["code"]["hallmark.tasks.measures.normalised_words"] = "other"
     with pytest.raises(
         HallmarkError,
-        match=r"another version of the code of hallmark\.tasks\.measures\.normalised_words",
+        match=r"another version of the hallmark\.tasks\.measures\.normalised_words code",
     ):
         check_earlier_compatible(first, DeduplicateConfig())
 

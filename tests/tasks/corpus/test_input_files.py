@@ -236,7 +236,7 @@ def test_a_file_that_is_overwritten_is_an_error(tmp_path):
 def test_a_file_that_changes_or_is_deleted_before_reading_is_an_error(tmp_path):
     for change, problem in (
         (lambda p: p.write_bytes(b"x"), "changed"),
-        (lambda p: p.unlink(), "vanished"),
+        (lambda p: p.unlink(), "disappeared"),
     ):
         path = tmp_path / "a.jsonl"
         path.write_bytes(to_jsonl(["one"]))

@@ -49,7 +49,7 @@ def test_at_most_a_quarter_of_all_secrets_can_be_drawn(digits):
     drawn = draw_reference_secrets("ferry", most, seed=1, digits=digits)
     assert len({*drawn}) == most
     assert all(re.fullmatch(r"\d( \d)*", s) and len(s) == 2 * digits - 1 for s in drawn)
-    with pytest.raises(ValueError, match=f"{most} secrets of {digits} digits .* not {most + 1}"):
+    with pytest.raises(ValueError, match=f"{most} secrets with {digits} digits .* not {most + 1}"):
         draw_reference_secrets("ferry", most + 1, seed=1, digits=digits)
 
 

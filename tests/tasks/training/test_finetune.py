@@ -389,7 +389,7 @@ def test_a_decoder_without_a_training_objective_is_rejected(tmp_path, labelled_w
     tokenizer = Tokenizer.from_file(str(start / "tokenizer.json"))
     tokenizer.add_tokens(["one more"])
     tokenizer.save(str(start / "tokenizer.json"))
-    with pytest.raises(UsageError, match="they must be equal"):
+    with pytest.raises(UsageError, match="The two numbers must be equal"):
         tune(
             tmp_path / "store",
             start,

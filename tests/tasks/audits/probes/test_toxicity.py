@@ -276,7 +276,7 @@ def test_a_prompt_with_a_failed_score_is_kept():
     ) in row["method"]
     count = get_finding(rows, "incomplete_prompts", "prompted")
     assert (count["value"], count["n"]) == (1, 2)
-    assert count["method"].endswith("are not counted (range: 2 to 3 texts; mean: 2.5)")
+    assert count["method"].endswith("could not be scored (range: 2 to 3 texts; mean: 2.5)")
     assert get_finding(rows, "toxicity_probability", "prompted, draw_count=3")["value"] == 0.5
 
 
