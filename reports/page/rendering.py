@@ -99,8 +99,9 @@ def get_template_environment() -> jinja2.Environment:
 
 
 def _compact_css(style: str) -> str:
-    """Remove comments, indentation and line breaks from a style sheet, which every page repeats."""
+    """Remove comments and needless white space from a style sheet, which every page repeats."""
     compact_style = re.sub(r"/\*.*?\*/|\n\s*", "", style, flags=re.DOTALL)
+    compact_style = re.sub(r"\s*([{};])\s*|([:,])\s+", r"\1\2", compact_style)
     return markupsafe.Markup(compact_style)  # noqa: S704 - a file of the package
 
 

@@ -28,7 +28,7 @@ from hallmark.reports.page.document import (
 from hallmark.reports.page.drawing import draw_chart
 from hallmark.reports.page.figures import Figure, FigureBook, format_number
 from hallmark.reports.page.redaction import Redactor, escape_invisible
-from hallmark.reports.page.rendering import render_html, render_markdown
+from hallmark.reports.page.rendering import _compact_css, render_html, render_markdown
 from hallmark.tasks.contract import HallmarkError
 from tests.reports import pages
 
@@ -258,3 +258,11 @@ def test_each_row_of_an_interval_chart_can_have_its_own_null_value():
         draw(null_values).count("--chart-two") for null_values in ((), [0.1, None], [0.1, 0.3])
     ]
     assert counts[0] == 0 < counts[1] < counts[2]
+
+
+def test_a_compact_style_sheet_has_the_same_rules():
+    style = (
+        "/* a\n b */\na { b: c, d;\n  e: 1px 2px; }\n@media (f: g) { ul li:hover > p { h: i } }\n"
+    )
+    compact = "a{b:c,d;e:1px 2px;}@media (f:g){ul li:hover > p{h:i}}"
+    assert _compact_css(style) == compact
