@@ -570,13 +570,13 @@ class DatasheetMeasurements:
         if not (stages := self._list_stages()):
             return []
         content: list[InlineElement] = [
-            "No random sample was drawn; documents were selected by rules and by a search for "
-            "copies. Documents removed, by stage: ",
+            "Documents were selected by rules and by a search for copies, not by random sampling. "
+            "Documents removed, by stage: ",
             *(self._list_removals_by_stage() or ["none"]),
             ".",
         ]
         if PLANTING in stages and self._count_documents_of_stage(PLANTING, "removed_rows").value:
-            content.append(f" The documents that {PLANTING} removed were drawn at random.")
+            content.append(f" Only the documents that {PLANTING} removed were drawn at random.")
         return content
 
     def describe_steps(self) -> InlineContent:

@@ -229,7 +229,7 @@ def build_checkpoint_table(
     if any(
         row["step"] == 0 and row["loss"] is row["validation_loss"] is None for row in shown_rows
     ):
-        note += f" At step 0 ({initial_model_description}), no loss was measured."
+        note += f" At step 0 ({initial_model_description}), training had not computed a loss yet."
     return [DataTable("Checkpoints", columns, rows, frozenset({1, 2, 3}), note)]
 
 

@@ -35,7 +35,7 @@ def test_the_score_beside_a_document_says_of_which_text_it_is(cards):
     texts = [pages.read(path).text for path in folder.rglob("rows/*.html")]
     shown = [text for text in texts if re.search(r" · toxicity \d", text)]
     assert shown
-    assert all("as score_toxicity read it, before cut_toxic" in text for text in shown)
+    assert all("as score_toxicity read it, before any windows were cut" in text for text in shown)
 
 
 def test_the_heading_names_no_action_that_no_rule_takes(cards):

@@ -103,7 +103,7 @@ def test_step_0_has_no_loss_only_where_its_line_has_none(session, first, expecte
     (grid,) = build_checkpoint_table(
         FigureBook({"pretrain": left}), "pretrain", {}, "the untrained model", 40
     )
-    assert ("no loss was measured" in grid.note) == expected
+    assert ("training had not computed a loss yet" in grid.note) == expected
 
 
 def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
