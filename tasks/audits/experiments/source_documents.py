@@ -163,6 +163,9 @@ def find_documents_by_row(
 
     These are the documents that the row names, then those in which the text that the model wrote
     occurs word for word, longest runs first.
+
+    Raises:
+        HallmarkError: The table of the matching spans is missing or damaged.
     """
     text_columns = [c.name for c in columns.values() if c.kind == "model text"]
     spans_by_text: dict[bytes, list[Row]] = {}
