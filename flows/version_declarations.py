@@ -155,9 +155,9 @@ def _build_change(library: str, installed_version: str, uses: Sequence[_Use]) ->
     }
     if len({*computations.values()}) < MIN_COMPARED_RUNS:
         raise UsageError(
-            f"no stage uses {library} with different configs in these runs, so they cannot show "
-            f"that {installed_version} is equivalent to {counted_version}; specify runs whose "
-            "configs differ in other sections than those of the cards"
+            f"no stage uses {library} with two different configs in these runs, so the runs cannot "
+            f"show that {installed_version} is equivalent to {counted_version}; specify runs whose "
+            "configs differ in sections other than [datasheet] and [model_card]"
         )
     return VersionChange(library, installed_version, counted_version, labels_by_run)
 

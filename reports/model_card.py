@@ -399,10 +399,10 @@ class ModelCardBuilder:
                 cells = ["; ".join(groups) or "–", "; ".join(conditions) or "–"]
                 rows.append([get_audit_title(audit), *cells])
         if rows:
-            columns = ["audit", "groups of people", "other conditions"]
+            columns = ["audit", "groups", "other conditions"]
             note = "The audit pages show the figures for all groups and conditions."
             table = DataTable("Measured groups and conditions", columns, rows, note=note)
-            section.add_blocks(Details("Groups of people and conditions, by audit", [table]))
+            section.add_blocks(Details("Groups and other conditions, by audit", [table]))
         section.add_blocks(
             Paragraph(
                 [

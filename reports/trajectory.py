@@ -612,7 +612,7 @@ def describe_trajectory_chart(
     It mentions intervals and the null line only if they are drawn.
     """
     has_interval = any(None not in (figure.value, figure.low, figure.high) for figure in figures)
-    interval_note = ", with intervals." if has_interval else "; no interval is known."
+    interval_note = ", with intervals." if has_interval else "; no interval is available."
     has_null_line = sum(null_value is not None for null_value in null_values) > 1
     null_note = " The dashed line is the value expected with no effect." if has_null_line else ""
     return f"{finding_name} by training step{interval_note}{null_note}"

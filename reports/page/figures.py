@@ -46,7 +46,7 @@ FIGURES = table_schema(
         "value",
         pa.float64(),
         "figure",
-        "figure value; null if it could not be measured (see the missing_reason column)",
+        "value of the figure; null if the figure could not be measured (see missing_reason)",
     ),
     column("unit", pa.string(), "label", "unit of the value"),
     column("low", pa.float64(), "figure", "lower bound of the interval"),

@@ -63,6 +63,7 @@ from hallmark.tasks.audits.audit_descriptions import RISKS, AuditDescription, Ch
 from hallmark.tasks.audits.audit_tables import HELD_OUT_TEXT
 from hallmark.tasks.audits.judging.conclusions import remove_reason_lead
 from hallmark.tasks.audits.judging.discoveries import (
+    CORRECTION_NOTE,
     HARM_RULE,
     INTERVAL_RULE,
     describe_conclusion,
@@ -402,6 +403,8 @@ def _build_method_section(
     if any(map(is_judged_by_interval, rows)):
         blocks.append(Paragraph([INTERVAL_RULE]))
     if levels := format_confidence_levels(rows):
+        if any(row["p_corrected"] is not None for row in rows):
+            levels = f"{levels} {CORRECTION_NOTE}"
         blocks.append(Paragraph([levels]))
     scorer_controls = findings.list_scorer_controls(audit)
     method_rows: list[list[InlineElement]] = []

@@ -70,6 +70,7 @@ from hallmark.tasks.audits.judging.discoveries import (
     is_harmful,
     is_ranked,
 )
+from hallmark.tasks.audits.judging.measures import LOWER_BOUND_NOTE
 from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from hallmark.tasks.audits.slice_tags import label_part, label_tag
@@ -811,6 +812,8 @@ def _build_statement(
         **{tag: _name_tag_value(tag, value) for tag, value in tags.items()},
     }
     before, _, after = fill_names(headline.statement, words).partition("{value}")
+    if LOWER_BOUND_NOTE in finding.row["method"]:
+        before += "at least "
     if unnamed_tags:
         before = f"{label_part(unnamed_tags)}: {before}"
     return (

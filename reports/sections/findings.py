@@ -490,4 +490,5 @@ def format_confidence_levels(finding_rows: Sequence[dict[str, Any]]) -> str:
     )
     if not confidence_levels:
         return ""
-    return f"Confidence level: {' or '.join(f'{100 * level:g} %' for level in confidence_levels)}."
+    levels = " or ".join(f"{100 * level:g} %" for level in confidence_levels)
+    return f"Confidence level: {levels}, not corrected for the number of tests."

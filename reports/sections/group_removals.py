@@ -240,9 +240,9 @@ def describe_compared_groups(compared_rows: Sequence[Row], min_documents: int) -
         )
     smaller_clause = f", and of {smaller_groups}," if smaller_count else ""
     return (
-        f"The removal rates, including duplicates, of {format_count(large_count, 'group')} "
-        f"(people and dialects) with at least {min_documents:,} documents{smaller_clause} were "
-        f"{others}"
+        "The removal rates, including duplicates, of "
+        f"{format_count(large_count, 'identity or dialect group')} with at least "
+        f"{min_documents:,} documents{smaller_clause} were {others}"
     )
 
 

@@ -75,7 +75,7 @@ def build_stage_counts_section(corpus: CorpusFigures) -> Section:
             ]
             removed_share = corpus.book.add_computed_figure(
                 f"flow-{stage_label}-{unit}-rate",
-                f"{stage_label}: removed share of the input",
+                f"{stage_label}: share of the input removed",
                 "share",
                 (PROFILE, "stage_accounts"),
                 conditions,

@@ -552,7 +552,7 @@ class RemovalReport:
         has_interval = any(row["low"] is not None for _, row in labelled_effects)
         caption = "Mean of each arm, with its interval."
         if not has_interval:
-            caption = "Mean of each arm; no interval is known."
+            caption = "Mean of each arm; no interval is available."
         if null_value is not None:
             caption += (
                 f" The dashed line is the mean of {case.null_units_phrase}, in the "

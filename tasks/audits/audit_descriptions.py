@@ -15,7 +15,7 @@ SIGNIFICANCE_LEVEL = 0.05
 
 #: Why a study of error rates does not measure audits of real people or of words.
 NO_INVENTED_GROUPS = (
-    "This audit tests words, pronouns, occupations or real groups, mostly from public data sets. "
+    "This audit uses words, pronouns, occupations or real groups, mostly from public data sets. "
     "It does not test the groups invented for a trial."
 )
 

@@ -87,7 +87,7 @@ VALUE_TITLES: Mapping[str, Mapping[str, str]] = {
     "score": {
         "likeliest_window": "likeliest window",
         "mean_log_likelihood": "mean log-likelihood",
-        "lowercase_ratio": "log-likelihood divided by lower-case log-likelihood",
+        "lowercase_ratio": "log-likelihood divided by that of the lower-cased text",
         "min_k": "least likely tokens (Min-K)",
         "min_k_plus_plus": "least likely tokens (Min-K++)",
         "reference_ratio": "log-likelihood divided by baseline log-likelihood",

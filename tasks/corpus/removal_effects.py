@@ -129,7 +129,7 @@ _GROUP_COLUMNS = (
     make_label_column(
         "dimension",
         "property by which documents are grouped: identity, dialect, language, length or "
-        "source; empty in rows for all documents",
+        "source; empty in rows that cover all documents together",
     ),
     make_label_column(
         "slice",

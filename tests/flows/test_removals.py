@@ -144,8 +144,8 @@ def test_duplicates_count_as_removed_and_the_page_says_the_same(hallmark, corpus
     page = text_of(run["datasheet"], "datasheet")
     assert "Curation removed 9 of 71 documents (12.7 %). 9 of these were duplicates" in page
     assert "Of the removed documents, 0 are lost: no copy remains in the corpus." in page
-    compared = format_count(report["removals"]["groups_compared"], "group")
-    rates = f"removal rates, including duplicates, of {compared} (people and dialects)"
+    compared = format_count(report["removals"]["groups_compared"], "identity or dialect group")
+    rates = f"removal rates, including duplicates, of {compared}"
     assert f"{rates} with at least 20 documents" in page
 
 

@@ -184,7 +184,7 @@ def test_runs_of_one_config_are_refused(store, runs, tmp_path, monkeypatch):
     install(monkeypatch, tmp_path / "site", "pyarrow", NEWER)
     with pytest.raises(UsageError, match="runs of different configs, but only 1 is spec"):
         find_version_changes([runs[0], runs[0]])
-    with pytest.raises(UsageError, match="no stage uses pyarrow with different configs in"):
+    with pytest.raises(UsageError, match="no stage uses pyarrow with two different configs in"):
         find_version_changes([runs[0], repeated])
 
 
@@ -192,7 +192,7 @@ def test_runs_without_a_common_stage_are_refused(store, runs, tmp_path, monkeypa
     install(monkeypatch, tmp_path / "site", "pyarrow", NEWER)
     for run, labels in zip(runs, (("make", "drop"), ("count", "train_small")), strict=True):
         run.record["stages"] = [run.stages[label] for label in labels]
-    with pytest.raises(UsageError, match="no stage uses pyarrow with different configs in"):
+    with pytest.raises(UsageError, match="no stage uses pyarrow with two different configs in"):
         find_version_changes(runs)
 
 

@@ -534,7 +534,7 @@ def test_factors_are_groups_and_conditions_in_words(session, tmp_path):
         )
     ]
     _, page = card(tmp_path, {"bias": audit_of("bias", *rows)})
-    (grid,) = [t for t in page.tables if t[0] == ["audit", "groups of people", "other conditions"]]
+    (grid,) = [t for t in page.tables if t[0] == ["audit", "groups", "other conditions"]]
     assert grid[1:] == [
         [
             "Bias",
@@ -543,7 +543,7 @@ def test_factors_are_groups_and_conditions_in_words(session, tmp_path):
         ]
     ]
     text, page = card(tmp_path, {"bias": audit_of("bias", rows[-1])})
-    assert "Groups of people and conditions, by audit" not in text
+    assert "Groups and other conditions, by audit" not in text
 
 
 @pytest.mark.parametrize("ran", sorted(AUDIT_DESCRIPTIONS))

@@ -36,6 +36,7 @@ from hallmark.tasks.audits.audit_descriptions import (
 from hallmark.tasks.audits.catalogue import METRICS_BY_AUDIT
 from hallmark.tasks.audits.judging.discoveries import describe_conclusion, is_harmful
 from hallmark.tasks.audits.judging.findings import AuditControl
+from hallmark.tasks.audits.judging.measures import LOWER_BOUND_NOTE
 from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
 from tests.reports.conclusions import findings_of, text_of_parts
@@ -904,6 +905,20 @@ def test_no_conclusion_follows_where_planted_text_is_not_detected(
         "; the exposure of planted secrets (copies: 64 compared with 0) is 8.000 bits higher ("
     )
     assert (said_exposure in text) == (exposure_low is not None)
+
+
+@pytest.mark.parametrize("is_lower_bound", [True, False])
+def test_a_lower_bound_is_stated_as_one(session, is_lower_bound):
+    bound_note = f"; {LOWER_BOUND_NOTE}, because 3 of 4 secrets rank above all references"
+    exposure = {"metric": "exposure_difference", "null_value": 0.0, "unit": "bits", "value": 8.0}
+    exposure |= {"tags": {"copies": "64-0"}, "low": 7.0, "high": 9.0, "is_variant": True}
+    exposure |= {"method": "log2 |R| - log2 rank" + bound_note * is_lower_bound}
+    verbatim = VERBATIM | {"value": 0.0, "low": 0.0, "high": 0.02}
+    _, text = lines_of(extraction_attack=[verbatim], extraction=[exposure])[
+        "Memorised training text"
+    ]
+    amount = "at least 8.000 bits" if is_lower_bound else "8.000 bits"
+    assert f"(copies: 64 compared with 0) is {amount} higher" in text
 
 
 def test_the_headline_of_an_audit_is_its_most_general_and_largest_case(session):

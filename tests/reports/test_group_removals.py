@@ -285,7 +285,7 @@ def test_the_answer_names_significant_groups_with_share_interval_n_and_rate_of_o
     assert "Curation removed 100 of 1,000 documents (10.0 %). 50 of these were duplicates" in text
     assert "Of the removed documents, 50 are lost: no copy remains in the corpus." in text
     assert (
-        "The removal rates, including duplicates, of 2 groups (people and dialects) with at least "
+        "The removal rates, including duplicates, of 2 identity or dialect groups with at least "
         "20 documents were compared with those of all other documents from the same sources. "
         "Documents were removed significantly more often if they mention men (30.0 % removed, 95 "
         "% interval 0.0 % to 100.0 %, n = 100; all other documents: 10.0 %). 1 other group shows "
@@ -344,7 +344,7 @@ STRONG = [
         ),
         (
             [group("women"), group("men"), group("Jews", **EMPTY)],
-            "The removal rates, including duplicates, of 2 groups (people and dialects) with at "
+            "The removal rates, including duplicates, of 2 identity or dialect groups with at "
             "least 20 documents were compared with those of all other documents from the same "
             "sources. Over all stages, the removal rate does not differ significantly for any "
             "group. “Removed” includes duplicates with a remaining copy; “lost” does not. The "
@@ -395,7 +395,7 @@ STRONG = [
         ),
         (
             [group("women", documents=20), group("Jews", documents=19)],
-            "The removal rates, including duplicates, of 1 group (people and dialects) with at "
+            "The removal rates, including duplicates, of 1 identity or dialect group with at "
             "least 20 documents, and of 1 smaller group, were compared with those of all other "
             "documents from the same sources.",
         ),
@@ -456,7 +456,7 @@ def test_the_answer_never_contradicts_the_table(session, drawn):
         counts[row["verdict"]] += 1
     assert ("No document mentions" in text) == (not mentioned)
     large = [row for row in compared if row["documents"] >= 20]
-    counted = re.search(r"removal rates, including duplicates, of (\d+) groups? \(people", text)
+    counted = re.search(r"removal rates, including duplicates, of (\d+) identity or dialect groups?", text)
     smaller = re.search(r" of (\d+) smaller groups?", text)
     assert (int(counted[1]) if counted else 0) == len(large)
     assert (int(smaller[1]) if smaller else 0) == len(compared) - len(large)

@@ -252,7 +252,7 @@ def test_documents_are_all_said_to_be_removed_only_where_they_were(
     ("ends", "nothing", "caption"),
     [
         ((0.4, 0.6), None, "Mean of each arm, with its interval."),
-        ((None, None), None, "Mean of each arm; no interval is known."),
+        ((None, None), None, "Mean of each arm; no interval is available."),
         (
             (0.4, 0.6),
             0.0,

@@ -214,7 +214,10 @@ def test_the_numbers_are_those_of_the_tables_and_of_paired_t_tests(session, show
     (other,) = site.rows("finding", 1)
     assert other["finding"] == "Strength, part=x"
     assert float(other["change"]) == pytest.approx(2 * float(summed["change"]), abs=2e-4)
-    assert "linear 1.0" in site.text and "Confidence level: 95 %." in site.text
+    assert (
+        "linear 1.0" in site.text
+        and "Confidence level: 95 %, not corrected for the number of tests." in site.text
+    )
 
 
 def test_every_figure_leads_to_its_rows(show):

@@ -194,8 +194,8 @@ def compute_null_region(case_units: CaseUnits, arm: str) -> NullRegion | None:
     draws = rng.permuted(np.tile(pooled_means, (4000, 1)), axis=1)[:, : len(arm_means)].mean(1)
     low, high = np.quantile(draws, ((1 - NULL_REGION_LEVEL) / 2, (1 + NULL_REGION_LEVEL) / 2))
     method = (
-        f"permutation test: mean of {len(arm_means)} values, drawn 4,000 times from a pool of "
-        f"these values and the {len(null_means)} values of units that were never planted"
+        f"permutation test: mean of {len(arm_means)} values in each of 4,000 random draws from a "
+        f"pool of these values and the {len(null_means)} values of units that were never planted"
     )
     return NullRegion(float(low), float(high), float(null_means.mean()), method)
 

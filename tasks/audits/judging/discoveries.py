@@ -36,6 +36,12 @@ INTERVAL_RULE = (
     "is on the worse side of its reference value, such as the lowest possible value."
 )
 
+#: Why an interval and a corrected p can disagree.
+CORRECTION_NOTE = (
+    "p and q are corrected, so they can be inconclusive although an interval excludes the value "
+    "expected with no effect."
+)
+
 
 def read_card_findings(audit_artifacts: Mapping[str, Artifact]) -> dict[str, list[Row]]:
     """Read the findings of all audits of a card, by audit, with the column q.

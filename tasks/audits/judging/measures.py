@@ -89,6 +89,9 @@ NULL_INTERVAL_LEVEL = 0.99
 #: Part of the method of a control whose interval is a null interval, not one of its own value.
 NULL_INTERVAL_NOTE = "the interval from 'low' to 'high' is the null interval for"
 
+#: Part of the method of a finding whose true value may be higher.
+LOWER_BOUND_NOTE = "the value is a lower bound"
+
 
 class NullInterval(NamedTuple):
     """Say where the mean of values lies if there is nothing to find.

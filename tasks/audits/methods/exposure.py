@@ -24,6 +24,7 @@ from hallmark.tasks.audits.audited_models.audited_tokenizer import (
     count_shared_prefix_tokens,
 )
 from hallmark.tasks.audits.judging.measures import (
+    LOWER_BOUND_NOTE,
     NULL_INTERVAL_LEVEL,
     Measure,
     MeasureControl,
@@ -252,8 +253,8 @@ def describe_exposure_method(values: pa.Table, config: Any) -> str:
         "template"
     )
     return (
-        f"{method}; the value is a lower bound, because {first_ranked} of {known_count} secrets "
-        "rank above all references"
+        f"{method}; {LOWER_BOUND_NOTE}, because {first_ranked} of {known_count} secrets rank above "
+        "all references"
         if first_ranked
         else method
     )

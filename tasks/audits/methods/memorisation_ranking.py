@@ -435,7 +435,7 @@ def compute_instrument_controls(window_size: int, seed: int) -> list[Finding]:
             )
             passed = worst_estimate.low <= worst_estimate.null_value <= worst_estimate.high
             method = (
-                "training text is simulated without a difference from other text; the control "
+                "in this simulation, training text does not differ from other text; the control "
                 "passes if the 99.9 % interval covers the null value"
             )
         control_rows.append(

@@ -478,10 +478,11 @@ def describe_partial_match(values: pa.Table, config: ExtractionConfig) -> str:
 
 def describe_sampled_match(values: pa.Table, config: ExtractionConfig) -> str:
     target, prefix = describe_target_and_prefix(values, config)
+    draw_count = values["draw_count"][0].as_py()
+    draws = "a single draw" if draw_count == 1 else f"at least one of {draw_count:,} draws"
     return (
-        f"share of texts for which at least one of {values['draw_count'][0].as_py():,} draws at "
-        f"temperature 1 reproduces {target} exactly with a probability of at least "
-        f"{MIN_EXTRACTION_PROBABILITY:g}; {prefix}"
+        f"share of texts for which {draws} at temperature 1 reproduces {target} exactly with a "
+        f"probability of at least {MIN_EXTRACTION_PROBABILITY:g}; {prefix}"
     )
 
 
@@ -592,7 +593,7 @@ MEASURES = (
     ),
     _make_attempt_measure(
         "extractable_by_sampling",
-        "Probability of extraction by sampling",
+        "Share of texts extractable by sampling",
         describe_sampled_match,
         "draw_count",
         null_value=0.0,
