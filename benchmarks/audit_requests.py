@@ -79,7 +79,7 @@ def create_flow_runs(
         while True:
             with suppress(httpx.TransportError):
                 response = httpx.post(url, json=flow_run, timeout=120)
-                if response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                if not response.is_server_error:
                     response.raise_for_status()
                     flow_run_id: str = response.json()["id"]
                     return flow_run_id

@@ -456,7 +456,9 @@ def test_the_answer_never_contradicts_the_table(session, drawn):
         counts[row["verdict"]] += 1
     assert ("No document mentions" in text) == (not mentioned)
     large = [row for row in compared if row["documents"] >= 20]
-    counted = re.search(r"removal rates, including duplicates, of (\d+) identity or dialect groups?", text)
+    counted = re.search(
+        r"removal rates, including duplicates, of (\d+) identity or dialect groups?", text
+    )
     smaller = re.search(r" of (\d+) smaller groups?", text)
     assert (int(counted[1]) if counted else 0) == len(large)
     assert (int(smaller[1]) if smaller else 0) == len(compared) - len(large)
