@@ -377,7 +377,7 @@ def _build_examples_section(main_findings: Sequence[Finding]) -> list[Section]:
         [ShortFigure(figure), f" ({label_by_id[figure.id]})"]
         for _, figure in examples[:MAX_EXAMPLES]
     ]
-    lead = "Each number links to the cases it was computed from, worst first."
+    lead = "Each number links to the cases it was computed from."
     return [Section("Examples", [Paragraph([lead]), BulletList(items)])]
 
 

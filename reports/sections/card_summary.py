@@ -32,6 +32,7 @@ from hallmark.reports.sections.decision_sheet import (
     AuditCoverage,
     build_risk_lines,
     describe_discovery,
+    explain_untested_audit,
 )
 from hallmark.reports.sections.findings import (
     CONTROLS_PAGE,
@@ -143,6 +144,13 @@ def find_audit_coverage(
             audit: _find_weakness(rows)
             for audit, rows in rows_by_audit.items()
             if get_audit_title(audit) in weak_titles and audit not in empty
+        },
+        untested={
+            audit: reason
+            for audit in rows_by_audit
+            if audit not in empty
+            and get_audit_title(audit) not in weak_titles
+            and (reason := explain_untested_audit(audit, findings))
         },
     )
 

@@ -430,9 +430,9 @@ def describe_toxicity_windows(corpus: CorpusFigures) -> list[Block]:
         Paragraph(
             [
                 "A document's toxicity is the highest score among its windows of up to "
-                f"{config['window_characters']:,} characters, not the mean score. An insult "
-                f"therefore has the same effect in long and short documents. The scored text is "
-                f"the text that the filter read"
+                f"{config['window_characters']:,} characters, not the mean score, so "
+                "a single insult can give a long document a high score. The scored text is the "
+                "text that the filter read"
                 + (", before cut_toxic removed windows from it." if has_span_removal else ".")
             ]
         )

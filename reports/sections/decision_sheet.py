@@ -111,6 +111,8 @@ class AuditCoverage:
         without_corpus: The audits that need the training corpus, which is not known.
         inconclusive: By audit from whose figures no conclusion follows, because the model is too
             weak for it, the reason.
+        untested: By audit from whose figures no conclusion follows, because none could be tested,
+            the reason.
     """
 
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -120,6 +122,7 @@ class AuditCoverage:
     without_data: Sequence[str] = ()
     without_corpus: Sequence[str] = ()
     inconclusive: Mapping[str, str] = field(default_factory=dict)
+    untested: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def missing_count(self) -> int:
@@ -149,8 +152,8 @@ def describe_status(
     gaps = []
     if coverage.missing_count:
         gaps.append(f"{coverage.missing_count} of {audit_count} audits produced no result")
-    if coverage.inconclusive:
-        gaps.append(f"{len(coverage.inconclusive)} of {audit_count} produced no conclusion")
+    if inconclusive_count := len(coverage.inconclusive) + len(coverage.untested):
+        gaps.append(f"{inconclusive_count} of {audit_count} produced no conclusion")
     if failed_self_checks:
         gaps.append(f"controls failed in these audits: {', '.join(failed_self_checks)}")
     gap_text = "; ".join(gaps) or f"all {audit_count} audits produced a result"
@@ -279,7 +282,12 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         if (headline := AUDIT_DESCRIPTIONS[audit].headline) is not None
         and (finding := select_headline_finding(headline, findings.by_audit[audit]))
     ]
-    concluded = [pair for pair in headlines if not pair[1].row["inconclusive_reason"]]
+    concluded = [
+        (headline, finding)
+        for headline, finding in headlines
+        if not finding.row["inconclusive_reason"]
+        and not explain_untested_audit(finding.row["audit"], findings)
+    ]
     for _, finding in (concluded or headlines)[:1]:
         page = get_audit_page(finding.row["audit"])
     if tested_findings:
@@ -340,6 +348,21 @@ def shorten_weakness(reason: str) -> str:
         if reason.startswith(beginning):
             return beginning
     return reason
+
+
+def explain_untested_audit(audit: str, findings: Findings) -> str:
+    """Return why no conclusion follows from the headline of an audit that tests nothing.
+
+    Returns:
+        The reason; empty if the audit tests something or has no headline.
+    """
+    description, audit_findings = AUDIT_DESCRIPTIONS.get(audit), findings.by_audit[audit]
+    if description is None or description.headline is None:
+        return ""
+    if select_tested_findings([finding for finding in audit_findings if is_ranked(finding.row)]):
+        return ""
+    finding = select_headline_finding(description.headline, audit_findings)
+    return "" if finding is None else _explain_missing_conclusion(finding, findings)
 
 
 def _explain_missing_test(row: Mapping[str, Any]) -> str:
@@ -448,7 +471,8 @@ def describe_audit_result(audit: str, findings: Findings, *, is_brief: bool = Fa
             content += contradiction
         else:
             worst = max(tested_findings, key=lambda finding: compute_effect(finding.row))
-            content += ["Largest effect: ", *describe_finding(worst), "."]
+            lead = "Least favourable result: " if len(tested_findings) > 1 else "Result: "
+            content += [lead, *describe_finding(worst), "."]
             if not is_brief:
                 content += _define_metric(worst.row, findings)
         if contradiction:
@@ -984,7 +1008,7 @@ def _explain_unmeasured_risk(
 ) -> str:
     """Explain why no audit measured a risk."""
     if not audits and has_planted_text:
-        return "Tested only with planted text."
+        return "The audits test this risk only with planted text."
     if not audits:
         return "Not measured: no audit covers this risk."
     reasons = []
@@ -1024,6 +1048,7 @@ def describe_coverage(coverage: AuditCoverage, findings: Findings) -> InlineCont
             ("Not run, because no data was provided", coverage.without_data),
             ("Not run, because the training corpus is not known", coverage.without_corpus),
             ("No conclusion, because the model is too weak", coverage.inconclusive),
+            ("No conclusion, because nothing could be tested", coverage.untested),
         )
         if audits
     ]

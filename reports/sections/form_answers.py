@@ -46,7 +46,7 @@ def build_form_section(form: FormName, answers: Sequence[Answer]) -> Section:
     summary = (
         f"This page contains the {len(answers)} questions from {FORM_TITLES[form]}, in the "
         f"original wording. Answers by basis: {count_list}. Measured answers come from this card's "
-        "figures; a person wrote the others, in the config or in the answers file."
+        "figures, declared answers from the config, and human answers from the answers file."
     )
     return Section(
         SECTION_TITLES[form],

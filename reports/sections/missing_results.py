@@ -54,6 +54,8 @@ def _iterate_missing_audits(coverage: AuditCoverage) -> Iterator[tuple[str, str]
     for audit in coverage.without_corpus:
         yield audit, "the training corpus is not known"
     yield from coverage.inconclusive.items()
+    for audit, reason in coverage.untested.items():
+        yield audit, f"no conclusion: {reason}"
 
 
 def _build_partly_measured_rows(

@@ -74,8 +74,12 @@ def describe_known_licences(corpus: CorpusFigures) -> InlineContent:
         planted = corpus.add_sum_figure(
             "canaries", "documents", "documents", "number of planted documents"
         )
-        verb = "was" if planted.value == 1 else "were"
-        content += [", of which ", ShortFigure(planted), f" {verb} planted"]
+        if planted.value == unlicensed.value:
+            one = planted.value == 1
+            content.append(", which was planted" if one else ", all of which were planted")
+        else:
+            verb = "was" if planted.value == 1 else "were"
+            content += [", of which ", ShortFigure(planted), f" {verb} planted"]
     return [*content, "."]
 
 

@@ -64,7 +64,11 @@ def describe_training_coverage(
             f". {EARLIER_TRAINING_NOTE}",
         ]
     elif partly_read.value != packed_documents.value:
-        closing_parts = [" The model was not trained on the other documents."]
+        closing_parts = [
+            " The model was trained on no documents other than these ",
+            ShortFigure(partly_read),
+            ".",
+        ]
     return [
         "By step ",
         f"{step:,}",

@@ -26,7 +26,7 @@ NEVER_MEASURED = (
 def describe_unmeasured_properties(corpus: CorpusFigures) -> str:
     """Return a sentence that lists what was not measured."""
     *first_properties, last_property = [*list_unmeasured_properties(corpus), *NEVER_MEASURED]
-    return f"No stage measured {', '.join(first_properties)} or {last_property}."
+    return f"No corpus stage measured {', '.join(first_properties)} or {last_property}."
 
 
 def list_unmeasured_properties(corpus: CorpusFigures) -> list[str]:

@@ -231,7 +231,7 @@ TESTED = {"metric": "auc", "null_value": 0.5, "worse_when": "up", "low": 0.4, "h
             "membership",
             [TESTED | {"value": 0.51, "p": 0.8}],
             "not found",
-            "The test does not show harm. Largest effect: Auc: 51.0 %",
+            "The test does not show harm. Result: Auc: 51.0 %",
         ),
         (
             "counterfactual",
@@ -241,7 +241,7 @@ TESTED = {"metric": "auc", "null_value": 0.5, "worse_when": "up", "low": 0.4, "h
                 for g, value in (("men", 0.51), ("women", 0.55))
             ],
             "not found",
-            "Largest effect: Toxicity difference (women): 55.0 %",
+            "Least favourable result: Toxicity difference (women): 55.0 %",
         ),
         ("bias", [{"metric": "tie_share", "value": 0.1}], "unknown", "was not measured."),
         (
@@ -379,7 +379,7 @@ OCCUPATION |= {"tags": {"occupation": "scientist"}}
 def test_the_largest_effect_is_one_of_the_tested_figures(session):
     result = describe_audit_result("amplification", findings_of(amplification=[OCCUPATION, SLOPE]))
     text = text_of_parts(result.content)
-    assert "The test does not show harm. Largest effect: Log odds amplification: 0.6500" in text
+    assert "The test does not show harm. Result: Log odds amplification: 0.6500" in text
     assert "scientist" not in text
     alone = describe_audit_result("amplification", findings_of(amplification=[OCCUPATION]))
     assert "Log odds amplification (scientist): 1.500" in text_of_parts(alone.content)

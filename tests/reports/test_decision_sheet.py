@@ -283,6 +283,31 @@ def test_a_risk_that_no_audit_measured_says_why(session):
     assert text == ["Every audit produced a result. "] and link == Link("Details", "#not-measured")
 
 
+HURTFUL = {"metric": "hurtful_share", "value": 0.1, "low": 0.05, "high": 0.2, "n": 40, "p": None}
+
+
+def test_an_audit_whose_figures_cannot_be_tested_produces_no_conclusion(session):
+    coverage = find_audit_coverage(findings_of(honest=[HURTFUL], bias=[PAIRS]), {}, [])
+    assert coverage.untested == {"honest": "there is no value to compare the finding with"}
+    assert coverage.inconclusive == {}
+    text = text_of_parts(describe_coverage(coverage, findings_of(honest=[HURTFUL])))
+    reason = "No conclusion, because nothing could be tested: Hurtful completions (HONEST)."
+    assert text.endswith(f"{reason} Details")
+    _, status = describe_status(PolicyOutcome(), coverage, [])
+    assert "; 1 of 17 produced no conclusion" in status
+
+
+@pytest.mark.parametrize("has_tests", [True, False])
+def test_a_risk_is_described_by_an_audit_with_a_conclusion(session, has_tests):
+    weak = PAIRS | {"inconclusive_reason": "the model is too weak for this audit"}
+    tested = {"metric": "effect_size_input", "value": 0.2, "null_value": 0.0, "worse_when": "up"}
+    tested |= {"low": -0.1, "high": 0.5, "p": 0.3, "n": 16}
+    others = {"weat": [tested]} if has_tests else {}
+    _, text = lines_of(bias=[weak], honest=[HURTFUL], **others)["Bias against groups"]
+    assert "hurtful" not in text
+    assert ("No conclusion can be drawn" in text) == (not has_tests)
+
+
 def test_an_audit_that_asks_the_model_nothing_is_judged_nevertheless(session):
     weak = AuditCoverage(inconclusive={"bias": "why", "winobias": "why"})
     text = (
@@ -412,7 +437,7 @@ def test_planted_secrets_are_shown_as_sensitivity(session):
     ) in said["Memorised training text"][1]
     assert said["Personal data"] == (
         "unknown",
-        "Tested only with planted text. Test "
+        "The audits test this risk only with planted text. Test "
         "sensitivity (planted text, not a finding): given the preceding text, the model writes the "
         "personal data of 75.0 % of the invented records planted 64 times (95 % interval 50.0 % to "
         "100.0 %, n = 9 records).",
@@ -865,7 +890,7 @@ def test_the_largest_effect_comes_with_the_definition_of_its_metric(session):
     brief = describe_audit_result("weat", findings, is_brief=True)
     assert text_of_parts(brief.content).endswith("n = 9 words); value expected with no effect: 0.")
     assert text_of_parts(line.content) == (
-        "The test does not show harm. Largest effect: Effect size input (trades, men): 0.7000 "
+        "The test does not show harm. Result: Effect size input (trades, men): 0.7000 "
         "standard deviations (95 % interval −0.2000 to 1.300, n = 9 words); value expected with no "
         "effect: 0. Effect size input: strength of the association between two pairs of word "
         "lists in the input embeddings, in standard deviations; 0 means no association, and the "

@@ -60,6 +60,16 @@ def build_corpus(document_count, unlicensed_count, planted_count=0, own_count=0)
             (4, 0, 0, 3),
             "A licence is stated for every document, by the document itself (3) or by its source.",
         ),
+        (
+            (2, 1, 1),
+            "A licence is stated for 1 document (50.0 %), by its source. No licence is stated for "
+            "1 document, which was planted.",
+        ),
+        (
+            (5, 3, 3),
+            "A licence is stated for 2 documents (40.0 %), by their sources. No licence is stated "
+            "for 3 documents, all of which were planted.",
+        ),
         ((4, 4), "No licence is stated for any of 4 documents."),
         (
             (4, 3),
@@ -129,15 +139,15 @@ def test_titles_of_stages_claim_no_evaluation_set():
 
 def test_the_datasheet_names_what_was_not_measured(session, tmp_path):
     assert describe_unmeasured_properties(corpus_of()) == (
-        "No stage measured languages, toxicity, personal data, personal-data search accuracy, "
-        "mentions of groups of people, removal rates by group, overlap with evaluation sets, "
-        "source representativeness or truthfulness of the texts."
+        "No corpus stage measured languages, toxicity, personal data, personal-data search "
+        "accuracy, mentions of groups of people, removal rates by group, overlap with evaluation "
+        "sets, source representativeness or truthfulness of the texts."
     )
     history = artifacts.history()
     text = describe_unmeasured_properties(corpus_of(history))
     assert text == (
-        "No stage measured toxicity filter error rates, overlap with evaluation sets, source "
-        "representativeness or truthfulness of the texts."
+        "No corpus stage measured toxicity filter error rates, overlap with evaluation sets, "
+        "source representativeness or truthfulness of the texts."
     )
     items = tmp_path / "items.jsonl"
     sets = [{"name": "items", "path": str(items)}]

@@ -11,8 +11,8 @@ from tests.reports import pages
 
 SAID = (
     "A document's toxicity is the highest score among its windows of up to 1,000 characters, not "
-    "the mean score. An insult therefore has the same effect in long and short documents. The "
-    "scored text is the text that the filter read"
+    "the mean score, so a single insult can give a long document a high score. The scored "
+    "text is the text that the filter read"
 )
 
 

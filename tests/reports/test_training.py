@@ -187,8 +187,8 @@ def test_the_card_says_what_was_read_and_not_what_there_was(page):
     assert (
         "By step 250, the model had read 42,500 tokens. The text packed for training has 61,000 "
         "tokens, so training covered 0.6967 epochs; tokens read twice are counted twice. Of 304 "
-        "documents, the model had read at least part of 204 and all of 154. The model was not "
-        "trained on the other documents."
+        "documents, the model had read at least part of 204 and all of 154. The model was trained "
+        "on no documents other than these 204."
     ) in said.split("Model details")[1]  # among the main results, after the contents
     assert tables(page, "source", "documents", "read at least in part") == [
         [
@@ -358,4 +358,4 @@ def test_the_checkpoint_that_training_went_on_from_is_named(session, made, tmp_p
     head = words(card_of(made, artifacts.trained(start, left), corpus=corpus))
     head = head.split("Model details")[1]
     assert f"Training continued from {start.name}." in head
-    assert "was not trained on the other" not in head  # the earlier one may have read them
+    assert "trained on no documents other" not in head  # the earlier one may have read them
