@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -96,6 +96,12 @@ class SecretFinder:
             for suffix in (s[-size:] for size in edge_lengths if size < len(s))
             if _has_digit(suffix) or not _has_digit(s)
         }
+        # What the beginning or the end of a text must be to be a part of a secret.
+        self._edges = {
+            spelling[start : start + MIN_EDGE_LENGTH]
+            for spelling in spellings
+            for start in range(len(spelling) - MIN_EDGE_LENGTH + 1)
+        }
         self._max_edge_length = len(edge_lengths) + MIN_EDGE_LENGTH - 1
         self._secrets_by_left_context = _group_secrets_by_context(
             ((s.preceding_text, s.text) for s in nonempty_secrets), context_precedes=True
@@ -159,6 +165,40 @@ class SecretFinder:
                 text_end,
             )
 
+    def find_candidates(self, texts: Sequence[str]) -> set[int]:
+        """Return the indices of the texts in which `find_secret_spans` may find a secret.
+
+        All texts together are searched once for each secret, which is much faster than each text
+        for all secrets.
+        """
+        if not self._has_secrets:
+            return set()
+        normalized_texts = [_fold_case_and_digits(text) for text in texts]
+        letters = [_SEPARATOR_PATTERN.sub("", text) for text in normalized_texts]
+        exact_texts = _select_occurring(self._exact_texts, normalized_texts)
+        spellings = _select_occurring(
+            [
+                *self._long_spellings,
+                *self._secrets_by_left_context,
+                *self._secrets_by_right_context,
+            ],
+            letters,
+        )
+        return {
+            index
+            for index, (text, text_letters) in enumerate(
+                zip(normalized_texts, letters, strict=True)
+            )
+            if any(exact_text in text for exact_text in exact_texts)
+            or any(spelling in text_letters for spelling in spellings)
+            or text_letters[:MIN_EDGE_LENGTH] in self._edges
+            or text_letters[-MIN_EDGE_LENGTH:] in self._edges
+            or (
+                _has_digit(text_letters)
+                and any(True for _ in self._find_distinctive_runs(text_letters))
+            )
+        }
+
     def _find_distinctive_runs(self, text_without_separators: str) -> Iterator[TextSpan]:
         """Find runs of digits and letters that only a secret contains."""
         scanned_end = 0
@@ -171,6 +211,11 @@ class SecretFinder:
     def _find_edge_matches(self, text_without_separators: str, text: str) -> Iterator[TextSpan]:
         """Find the beginning of a secret at the end of a text, and the end of one at its start."""
         size = len(text_without_separators)
+        # A quick check: most texts begin and end with characters that no secret contains.
+        begins_like_secret = text_without_separators[:MIN_EDGE_LENGTH] in self._edges
+        ends_like_secret = text_without_separators[-MIN_EDGE_LENGTH:] in self._edges
+        if not (begins_like_secret or ends_like_secret):
+            return
         containing_spellings = (
             self._joined_spellings
             if _has_digit(text_without_separators)
@@ -180,12 +225,7 @@ class SecretFinder:
             yield 0, size
             return
         edge_lengths = range(min(self._max_edge_length, size), MIN_EDGE_LENGTH - 1, -1)
-        # A quick check: most texts begin and end with characters that no secret contains.
-        prefix_lengths = (
-            edge_lengths
-            if text_without_separators[-MIN_EDGE_LENGTH:] in self._joined_spellings
-            else ()
-        )
+        prefix_lengths = edge_lengths if ends_like_secret else ()
         for length in (
             length
             for length in prefix_lengths
@@ -194,11 +234,7 @@ class SecretFinder:
             if _is_word_boundary(text, size - length):
                 yield size - length, size
                 break
-        suffix_lengths = (
-            edge_lengths
-            if text_without_separators[:MIN_EDGE_LENGTH] in self._joined_spellings
-            else ()
-        )
+        suffix_lengths = edge_lengths if begins_like_secret else ()
         for length in (
             length
             for length in suffix_lengths
@@ -248,6 +284,12 @@ def find_occurrences(substrings: Iterable[str], text: str) -> Iterator[TextSpan]
         while start >= 0:
             yield start, start + len(substring)
             start = text.find(substring, start + 1)
+
+
+def _select_occurring(substrings: Iterable[str], texts: Sequence[str]) -> list[str]:
+    """Return the substrings that occur in the texts, and perhaps some across two texts."""
+    joined_texts = "\n".join(texts)
+    return [substring for substring in substrings if substring in joined_texts]
 
 
 def _group_secrets_by_context(

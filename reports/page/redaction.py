@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -65,6 +65,9 @@ _MAX_SCANNED_CHARACTERS = 4000
 #: Characters at the end of a shortened text that are scanned but not shown: a span may cross the
 #: cut.
 _CUT_MARGIN = 500
+
+#: Texts of columns whose spans a redactor remembers, unless it searched more at once.
+_MAX_SEARCHED_TEXTS = 16_384
 
 #: How the replacement of a masked span ends: in general, and where only a part is highlighted.
 MASK_ENDING, PARTLY_SHARED_MASK_ENDING = " masked]", " masked, shared in part]"
@@ -149,6 +152,7 @@ class Redactor:
         self._redacted_excerpts: dict[tuple[Any, ...], str] = {}
         self._redacted_texts: dict[str, str] = {}
         self._personal_spans_by_text: dict[str, Sequence[tuple[str, int, int]]] = {}
+        self._spans_of_searched_texts: dict[tuple[str, bool], list[SensitiveSpan]] = {}
         # Pages repeat texts: labels, documents of several figures, and adjacent texts, which are
         # searched together, once for each of them.
         self._find_spans = lru_cache(maxsize=16_384)(self.find_sensitive_spans)
@@ -276,6 +280,55 @@ class Redactor:
             text: spans_by_row.get(row, ()) for row, text in enumerate(searched_texts)
         }
 
+    def search_texts(
+        self, truncatable_texts: Iterable[str], whole_texts: Iterable[str] = ()
+    ) -> None:
+        """Search many texts at once for all that must not be shown, before they are redacted.
+
+        A column is searched much faster than its texts one by one. The result is the same.
+
+        Args:
+            truncatable_texts: Texts that may begin or end in the middle of a value to hide, as
+                ``list_searched_texts`` returns them.
+            whole_texts: Texts that may not, such as labels.
+        """
+        from hallmark.tasks.measures.personal.truncated_values import may_have_truncated_values
+        from hallmark.tasks.measures.personal_data import find_spans_by_row
+
+        keys = dict.fromkeys(
+            [
+                *((text, True) for text in truncatable_texts),
+                *((text, False) for text in whole_texts),
+            ]
+        )
+        known_spans = self._spans_of_searched_texts
+        new_keys = [
+            key for key in keys if key not in known_spans and not _may_contain_invisible(key[0])
+        ]
+        if not new_keys:
+            return
+        new_texts = [text for text, _ in new_keys]
+        personal_spans = find_spans_by_row(
+            pa.array(new_texts, pa.string()), **self._personal_data_options
+        )
+        secret_rows = self._secret_finder.find_candidates(new_texts)
+        truncated_rows = may_have_truncated_values(new_texts)
+        new_spans = {}
+        for row, (text, may_be_truncated) in enumerate(new_keys):
+            detected_spans: list[tuple[str, int, int]] = [*personal_spans.get(row, ())]
+            if row in secret_rows:
+                detected_spans += self._find_planted_secrets(
+                    text, may_be_truncated=may_be_truncated
+                )
+            if may_be_truncated and truncated_rows[row]:
+                detected_spans += self._truncated_data_finder(text)
+            new_spans[text, may_be_truncated] = _merge_spans(
+                SensitiveSpan(start, end, kind.lower()) for kind, start, end in detected_spans
+            )
+        if len(known_spans) + len(new_spans) > _MAX_SEARCHED_TEXTS:  # forget earlier columns
+            known_spans = {key: known_spans[key] for key in keys if key in known_spans}
+        self._spans_of_searched_texts = known_spans | new_spans
+
     def redact_range(
         self,
         text: str,
@@ -359,12 +412,11 @@ class Redactor:
         preceding_text, following_text = shown_neighbours
         spans: list[SensitiveSpan] = []
         if preceding_text and text:
-            start = max(0, len(preceding_text) - _CUT_MARGIN)
             joined_spans = self._find_spans(
-                preceding_text[start:] + text[:_CUT_MARGIN],
+                _join_at_boundary(preceding_text, text),
                 shows_planted_secrets=shows_planted_secrets,
             )
-            offset = len(preceding_text) - start
+            offset = min(len(preceding_text), _CUT_MARGIN)
             spans += [
                 SensitiveSpan(max(0, span.start - offset), span.end - offset, span.kind)
                 for span in joined_spans
@@ -373,7 +425,7 @@ class Redactor:
         if following_text and text:
             start = max(0, len(text) - _CUT_MARGIN)
             joined_spans = self._find_spans(
-                text[start:] + following_text[:_CUT_MARGIN],
+                _join_at_boundary(text, following_text),
                 shows_planted_secrets=shows_planted_secrets,
             )
             candidate_spans = (
@@ -394,6 +446,9 @@ class Redactor:
             shows_planted_secrets: Whether planted secrets, which are invented, are omitted. Other
                 personal data is found all the same.
         """
+        known_spans = self._spans_of_searched_texts.get((text, may_be_truncated))
+        if known_spans is not None and not (shows_planted_secrets and known_spans):
+            return known_spans
         visible_positions = (
             [position for position, character in enumerate(text) if _is_visible(character)]
             if _may_contain_invisible(text)
@@ -407,10 +462,9 @@ class Redactor:
         # Of equal spans, the first names the kind: what a truncated value is, is a guess.
         detected_spans = [*self._find_personal_data(visible_text)]
         if not shows_planted_secrets:
-            secret_spans = self._secret_finder.find_secret_spans(
+            detected_spans += self._find_planted_secrets(
                 visible_text, may_be_truncated=may_be_truncated
             )
-            detected_spans += [("planted secret", *span) for span in secret_spans]
         if may_be_truncated:
             detected_spans += self._truncated_data_finder(visible_text)
         if shows_planted_secrets and detected_spans:
@@ -435,6 +489,12 @@ class Redactor:
                 for kind, start, end in self._find_personal_data(spaced_text)
             ]
         return _merge_spans(named_spans)
+
+    def _find_planted_secrets(
+        self, text: str, *, may_be_truncated: bool
+    ) -> Iterator[tuple[str, int, int]]:
+        for span in self._secret_finder.find_secret_spans(text, may_be_truncated=may_be_truncated):
+            yield "planted secret", *span
 
     @cached_property
     def _truncated_data_finder(self) -> PersonalDataFinder:
@@ -499,6 +559,27 @@ class PassthroughRedactor(Redactor):
 
     def search_full_texts(self, texts: Iterable[str]) -> None:
         pass
+
+    def search_texts(
+        self, truncatable_texts: Iterable[str], whole_texts: Iterable[str] = ()
+    ) -> None:
+        pass
+
+
+def list_searched_texts(text: str, shown_neighbours: TextNeighbours = NO_NEIGHBOURS) -> list[str]:
+    """Return what is searched to redact a whole text: itself, and its ends with adjacent texts."""
+    preceding_text, following_text = shown_neighbours
+    searched_texts = [text]
+    if preceding_text and text:
+        searched_texts.append(_join_at_boundary(preceding_text, text))
+    if following_text and text:
+        searched_texts.append(_join_at_boundary(text, following_text))
+    return searched_texts
+
+
+def _join_at_boundary(preceding_text: str, following_text: str) -> str:
+    """Return the end of a text and the beginning of the next, between which a value may cross."""
+    return preceding_text[-_CUT_MARGIN:] + following_text[:_CUT_MARGIN]
 
 
 def _merge_spans(spans: Iterable[SensitiveSpan]) -> list[SensitiveSpan]:

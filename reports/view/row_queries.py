@@ -32,14 +32,16 @@ from hallmark.reports.page.redaction import (
     TextNeighbours,
     find_prompt_column_by_response_column,
     get_shown_neighbours,
+    list_searched_texts,
 )
 from hallmark.reports.page.table_cells import EMPTY_CELL, TableCell, value_to_cell
 from hallmark.tasks.audits.judging.evidence_filters import sort_worst_first
 from hallmark.tasks.contract import Column, UsageError, format_closest_name_hint
 from hallmark.tasks.measures.personal.types import PERSONAL_DATA_TYPES
 
-#: Rows that are redacted at once for a download.
-DOWNLOAD_BATCH_ROWS = 1000
+#: Rows that are redacted and written at once for a download, and rows that are searched at once
+#: for what must be redacted: each search takes some time whatever the number of rows.
+DOWNLOAD_BATCH_ROWS, SEARCH_BATCH_ROWS = 1000, 5000
 
 #: Values of a column whose redacted forms a download remembers.
 MAX_REMEMBERED_VALUES = 10_000
@@ -81,8 +83,10 @@ FORMULA_IN_TEXT = re.compile(
     rf"(?<=[;\t\r\n])(?=(?:\"|[^\S\t\r\n])*[{re.escape(''.join(FORMULA_STARTS))}])"
 )
 
-#: What every text has that is a formula or contains one.
-_FORMULA_CANDIDATE = rf"[{re.escape(''.join(FORMULA_STARTS))}]|^[\t\r\n]"
+#: What every text has that is a formula or contains one, for RE2, which knows only ASCII spaces.
+_FORMULA_CANDIDATE = (
+    rf"(?:^|[;\t\r\n])(?:\"|[^!-~])*[{re.escape(''.join(FORMULA_STARTS))}]|^[\t\r\n]"
+)
 
 #: The kinds of columns that rows can be sorted and filtered by; the others may hold hidden text.
 SELECTABLE_KINDS = ("label", "id", "figure")
@@ -351,6 +355,8 @@ class RowView:
             for name in rows.column_names
         }
         for start in range(0, max(len(rows), 1), DOWNLOAD_BATCH_ROWS):
+            if start % SEARCH_BATCH_ROWS == 0:
+                self._search_rows(rows[start : start + SEARCH_BATCH_ROWS])
             batch = rows[start : start + DOWNLOAD_BATCH_ROWS]
             yield pa.table(
                 {
@@ -374,16 +380,44 @@ class RowView:
         values = rows[name].combine_chunks()
         if pa.types.is_nested(values.type):  # lists cannot be remembered
             redact = partial(self._redact_complete_value, self.columns[name])
-        if (
-            pa.types.is_nested(values.type)
-            or self.columns[name].judged_by in rows.column_names
-            or name in _list_adjacent_columns(self._find_prompt_columns(rows))
-        ):
+        if self._needs_whole_rows(rows, name):
             shown = [redact(*value) for value in self._iter_values(rows, name)]
             return pa.array(shown, pa.large_string())
         encoded = values.dictionary_encode()
         distinct = [redact(value, None, NO_NEIGHBOURS) for value in encoded.dictionary.to_pylist()]
         return pa.array(distinct, pa.large_string()).take(encoded.indices)
+
+    def _needs_whole_rows(self, rows: pa.Table, name: str) -> bool:
+        """Return whether equal values of a column may be shown differently, or are lists."""
+        return (
+            pa.types.is_nested(rows[name].type)
+            or self.columns[name].judged_by in rows.column_names
+            or name in _list_adjacent_columns(self._find_prompt_columns(rows))
+        )
+
+    def _search_rows(self, rows: pa.Table) -> None:
+        """Search all texts of rows that may be shown for what must be redacted, all at once."""
+        truncatable_texts: dict[str, None] = {}
+        whole_texts: dict[str, None] = {}
+        for name, column in self.columns.items():
+            if name not in rows.column_names or self._is_plain_number(name):
+                continue
+            entries = (
+                self._iter_values(rows, name)
+                if self._needs_whole_rows(rows, name)
+                else ((value, None, NO_NEIGHBOURS) for value in rows[name].unique().to_pylist())
+            )
+            for value, judging_score, neighbours in entries:
+                if value is None or (column.kind != "personal" and _consists_of_ids(value)):
+                    continue
+                text = _value_to_text(value)
+                if self.redactor.explain_hidden(text, column.kind, judging_score):
+                    continue
+                if _is_whole_label(text, column):
+                    whole_texts[text] = None
+                else:
+                    truncatable_texts |= dict.fromkeys(list_searched_texts(text, neighbours))
+        self.redactor.search_texts(truncatable_texts, whole_texts)
 
     def _redact_complete_value(
         self, column: Column, value: Any, judging_score: float | None, neighbours: TextNeighbours
@@ -396,7 +430,7 @@ class RowView:
         text = _value_to_text(value)
         if reason := self.redactor.explain_hidden(text, column.kind, judging_score):
             return reason
-        if column.kind not in TRUNCATABLE_KINDS and len(text) <= _MAX_WHOLE_LABEL_CHARACTERS:
+        if _is_whole_label(text, column):
             return self.redactor.redact_by_kind(
                 text, column.kind, max_characters=sys.maxsize, shown_neighbours=neighbours
             )
@@ -475,6 +509,11 @@ def _defuse_column(values: pa.ChunkedArray) -> list[Any]:
         for row in np.flatnonzero(is_candidate.to_numpy()):
             shown[row] = defuse_formula(shown[row])
     return shown
+
+
+def _is_whole_label(text: str, column: Column) -> bool:
+    """Return whether a text is never truncated, and so short that it is redacted as a whole."""
+    return column.kind not in TRUNCATABLE_KINDS and len(text) <= _MAX_WHOLE_LABEL_CHARACTERS
 
 
 def _list_adjacent_columns(prompt_columns: Mapping[str, str]) -> list[str]:

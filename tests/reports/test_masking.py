@@ -17,6 +17,7 @@ from hallmark.reports.page.redaction import (
     TextNeighbours,
     _merge_spans,
     escape_invisible,
+    list_searched_texts,
     replace_with_blocks,
 )
 from hallmark.tasks.contract import COLUMN_KINDS
@@ -305,8 +306,51 @@ def test_texts_that_are_searched_at_once_are_masked_as_one_by_one(texts, later):
     assert at_once.redact_by_kind(later, "label") == one_by_one.redact_by_kind(later, "label")
 
 
+ADJACENT_TEXTS = (
+    *PERSONAL_TEXTS,
+    "write to jane.roe@",
+    "mail.example now",
+    "314",
+    "159",
+    "x" * 999,
+)
+
+
+@given(
+    pairs=st.lists(
+        st.tuples(*[st.one_of(st.text(max_size=40), st.sampled_from(ADJACENT_TEXTS))] * 2),
+        max_size=8,
+    )
+)
+@settings(deadline=None)
+def test_a_column_of_adjacent_texts_is_masked_as_its_texts_one_by_one(pairs):
+    at_once, one_by_one = Redactor(["314159"]), Redactor(["314159"])
+    neighbours = [(first, TextNeighbours(after=second)) for first, second in pairs]
+    neighbours += [(second, TextNeighbours(before=first)) for first, second in pairs]
+    searched_texts = [text for pair in neighbours for text in list_searched_texts(*pair)]
+    at_once.search_texts(searched_texts)
+    at_once.search_texts(searched_texts[::-1])  # changes nothing
+    for text, neighbour in neighbours:
+        shown = [
+            redactor.redact_range(text, (0, len(text)), shown_neighbours=neighbour)
+            for redactor in (at_once, one_by_one)
+        ]
+        assert shown[0] == shown[1]
+        assert at_once.redact_by_kind(text, "label") == one_by_one.redact_by_kind(text, "label")
+
+
+def test_a_redactor_forgets_the_columns_that_it_searched_first(monkeypatch):
+    monkeypatch.setattr("hallmark.reports.page.redaction._MAX_SEARCHED_TEXTS", 4)
+    redactor = Redactor()
+    for number in range(9):
+        redactor.search_texts([f"text {number}", f"of {number}"], ["label"])
+        assert len(redactor._spans_of_searched_texts) <= 4
+        assert ("label", False) in redactor._spans_of_searched_texts  # still searched for
+
+
 def test_searching_at_once_masks_nothing_without_redaction():
     redactor = PassthroughRedactor(["314159"])
     redactor.search_full_texts(PERSONAL_TEXTS)
+    redactor.search_texts(PERSONAL_TEXTS)
     shown = [redactor.redact_full_text(text) for text in PERSONAL_TEXTS]
     assert shown == [escape_invisible(text) for text in PERSONAL_TEXTS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 
 import pyarrow as pa
 import pytest
@@ -275,3 +276,46 @@ def test_text_that_is_truncated_for_display_shows_no_part():
             "x " * (length // 2) + BEFORE + SECRET + AFTER * 40, max_characters=10_000
         )
         assert not digits(text.partition("…")[0])
+
+
+COLUMN_SECRETS = [
+    PlantedSecret(SECRET, BEFORE, AFTER),
+    PlantedSecret("jane.roe4159@example.org", "Write to my sister ", " by Friday noon"),
+    PlantedSecret("ABC"),
+]
+SECRET_PARTS = (
+    SECRET,
+    "48-29-13",
+    "4829",
+    "\uff14\uff18\uff12\uff19",
+    "0 5 7",
+    "jane.roe4159",
+    "roe4159@EXAMPLE.org",
+    "abc",
+    BEFORE,
+    AFTER,
+    "write to my sister ",
+    " by friday noon",
+    "the lamp ",
+    "\u200b",
+    " ",
+    "7",
+)
+
+
+@given(texts=st.lists(st.lists(st.sampled_from(SECRET_PARTS), max_size=4).map("".join), max_size=5))
+@settings(deadline=None)
+def test_a_column_is_searched_as_its_texts_one_by_one(texts):
+    at_once, one_by_one = Redactor(COLUMN_SECRETS), Redactor(COLUMN_SECRETS)
+    at_once.search_texts(texts, texts)
+    for text in texts:
+        for may_be_truncated, shows_planted_secrets in product((False, True), repeat=2):
+            assert at_once.find_sensitive_spans(
+                text,
+                may_be_truncated=may_be_truncated,
+                shows_planted_secrets=shows_planted_secrets,
+            ) == one_by_one.find_sensitive_spans(
+                text,
+                may_be_truncated=may_be_truncated,
+                shows_planted_secrets=shows_planted_secrets,
+            )

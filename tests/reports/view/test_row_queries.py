@@ -18,6 +18,7 @@ from hallmark.reports.view.row_queries import (
     MAX_REDACTED_ROWS,
     MAX_SEARCH_CHARACTERS,
     MAX_SEARCHED_ROWS,
+    SEARCH_BATCH_ROWS,
     RowFilter,
     RowQuery,
     RowView,
@@ -35,6 +36,7 @@ from hallmark.tasks.contract import (
     stage,
     table_schema,
 )
+from hallmark.tasks.measures import personal_data
 
 ROWS = table_schema(
     "Rows with one column of each kind.",
@@ -350,6 +352,41 @@ def test_a_download_redacts_each_distinct_value_once(long_view, monkeypatch):
     assert len(parquet) == 3 * len(rows) + 1 and all(parquet)
     table = pq.read_table(io.BytesIO(b"".join(parquet)))
     assert table["copies"].equals(many_rows["copies"]) and len(table) == len(many_rows)
+
+
+def test_a_download_searches_the_texts_of_many_rows_at_once(long_view, monkeypatch):
+    count = SEARCH_BATCH_ROWS + 1
+    texts = [f"The lamp {number}. Write to me{number}@example.org now" for number in range(count)]
+    texts[1] += "\u202e"
+    rows = pa.table(
+        {
+            "prompt": [f"Ask for the lamp {number} @" for number in range(count)],
+            "text": texts,
+            "score": [0.1] * count,
+            "code": [f"jane{number}@example.org" for number in range(count)],
+        }
+    )
+    columns_searched, texts_searched = [], []
+    search_column, search_text = personal_data.find_spans_by_row, Redactor._find_personal_data
+
+    def find_in_column(column, **options):
+        columns_searched.append(len(column))
+        return search_column(column, **options)
+
+    def find_in_text(self, text):
+        texts_searched.append(text)
+        return search_text(self, text)
+
+    monkeypatch.setattr(personal_data, "find_spans_by_row", find_in_column)
+    monkeypatch.setattr(Redactor, "_find_personal_data", find_in_text)
+    at_once = [*RowView(long_view.evidence, Redactor()).iter_csv(rows)]
+    assert len(columns_searched) == 2 and sum(columns_searched) <= 4 * count
+    # A text with invisible characters is searched without them, also next to the prompt.
+    assert 0 < len({text for text in texts_searched if "\u202e" not in text}) <= 4
+    monkeypatch.setattr(Redactor, "search_texts", lambda *args, **options: None)
+    few_rows = rows[:9]
+    one_by_one = [*RowView(long_view.evidence, Redactor()).iter_csv(few_rows)]
+    assert at_once[1].startswith(one_by_one[1]) and "[email masked]" in one_by_one[1]
 
 
 @given(st.lists(st.none() | st.text("=+-@\uff1d;\t\r\n\x1c\x85\u3000 a'", max_size=6), max_size=20))

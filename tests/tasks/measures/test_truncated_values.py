@@ -3,10 +3,13 @@
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hallmark.tasks.measures.personal.truncated_values import (
     SEARCHED_CHARACTERS,
     find_truncated_values,
+    may_have_truncated_values,
 )
 from hallmark.tasks.measures.personal_data import find_personal_data_spans
 from tests.tasks.measures.test_personal_data import KNOWN
@@ -14,7 +17,9 @@ from tests.tasks.measures.test_personal_data import KNOWN
 
 def remove_found_values(text, regions=("US",)):
     """Return the text without the characters of the spans found."""
-    hidden = {i for _, a, b in find_truncated_values(text, regions) for i in range(a, b)}
+    spans = [*find_truncated_values(text, regions)]
+    assert not spans or may_have_truncated_values([text, ""]).tolist() == [True, False]
+    hidden = {i for _, a, b in spans for i in range(a, b)}
     return "".join(c for i, c in enumerate(text) if i not in hidden)
 
 
@@ -323,3 +328,56 @@ def test_a_word_that_ends_in_key_announces_no_secret(text):
 @pytest.mark.parametrize("name", ["key", "api_key", "API-KEY", "apikey", "secretkey", "accesskey"])
 def test_a_word_for_a_key_announces_a_secret(name):
     assert [*find_truncated_values(f"the {name} = 9f8Ab2", regions=["US"])]
+
+
+PARTS = (
+    "key",
+    "PASS\u017fWORD",
+    "to\u212aen",
+    "parolan\u0131z",
+    "\u015e\u0130FRE",
+    "\u03ba\u03c9\u03b4\u03b9\u03ba\u03cc\u03c2",
+    "_id",
+    '"]*`',
+    ": ",
+    " = ",
+    "9f8Ab2Xy",
+    "sk-",
+    "eyJhbG",
+    "AKIA",
+    "AIza",
+    "xoxb-",
+    "SG.",
+    "EMA\u0131L",
+    "mail:",
+    "@",
+    "iban DE",
+    "+1 ",
+    "415 555",
+    "\u0664\u0661\u0665\uff15",
+    "192.0.2.",
+    "\u2013",
+    "://u:",
+    "-----BEGIN PRIVATE KEY-----",
+    "\n",
+    "\u3000",
+    "\u200b",
+    " the lamp ",
+)
+
+
+@given(parts=st.lists(st.sampled_from(PARTS) | st.text(max_size=3), max_size=7))
+def test_the_search_of_a_column_misses_no_text_with_a_value(parts):
+    text = "".join(parts)
+    if [*find_truncated_values(text, regions=["US"])]:
+        assert may_have_truncated_values([text]).all()
+
+
+def test_most_texts_are_no_candidates():
+    texts = [
+        "The lamp is lit.",
+        "He said: a turkey is no monkey; 3 of 4 of us agree.",
+        "",
+        "Tokens",
+    ]
+    assert not may_have_truncated_values(texts).any()
