@@ -151,7 +151,6 @@ class Redactor:
         )
         self._redacted_excerpts: dict[tuple[Any, ...], str] = {}
         self._redacted_texts: dict[str, str] = {}
-        self._personal_spans_by_text: dict[str, Sequence[tuple[str, int, int]]] = {}
         self._spans_of_searched_texts: dict[tuple[str, bool], list[SensitiveSpan]] = {}
         # Pages repeat texts: labels, documents of several figures, and adjacent texts, which are
         # searched together, once for each of them.
@@ -259,26 +258,13 @@ class Redactor:
         return self._redacted_texts[text]
 
     def search_full_texts(self, texts: Iterable[str]) -> None:
-        """Search many texts for personal data at once, before ``redact_full_text`` shows them.
-
-        A column is searched much faster than its texts one by one. The result is the same.
-        """
-        from hallmark.tasks.measures.personal_data import find_spans_by_row
-
-        searched_texts = sorted(
-            {
-                _DECIMAL_NUMBER.sub(_replace_digits, text)
-                for text in texts
-                if text not in self._redacted_texts
-            }
-            - self._personal_spans_by_text.keys()
-        )
-        spans_by_row = find_spans_by_row(
-            pa.array(searched_texts, pa.string()), **self._personal_data_options
-        )
-        self._personal_spans_by_text |= {
-            text: spans_by_row.get(row, ()) for row, text in enumerate(searched_texts)
+        """Search many texts at once, before ``redact_full_text`` shows them; see `search_texts`."""
+        searched_texts = {
+            _DECIMAL_NUMBER.sub(_replace_digits, text)
+            for text in texts
+            if text not in self._redacted_texts
         }
+        self.search_texts((), sorted(searched_texts))
 
     def search_texts(
         self, truncatable_texts: Iterable[str], whole_texts: Iterable[str] = ()
@@ -460,7 +446,7 @@ class Redactor:
             else text
         )
         # Of equal spans, the first names the kind: what a truncated value is, is a guess.
-        detected_spans = [*self._find_personal_data(visible_text)]
+        detected_spans = [*self._personal_data_finder(visible_text)]
         if not shows_planted_secrets:
             detected_spans += self._find_planted_secrets(
                 visible_text, may_be_truncated=may_be_truncated
@@ -486,7 +472,7 @@ class Redactor:
             )
             named_spans += [
                 SensitiveSpan(start, end, kind.lower())
-                for kind, start, end in self._find_personal_data(spaced_text)
+                for kind, start, end in self._personal_data_finder(spaced_text)
             ]
         return _merge_spans(named_spans)
 
@@ -521,11 +507,6 @@ class Redactor:
 
         return partial(find_personal_data_spans, **self._personal_data_options)
 
-    def _find_personal_data(self, text: str) -> Iterable[tuple[str, int, int]]:
-        """Find the personal data of a text, unless it was searched with others."""
-        known_spans = self._personal_spans_by_text.get(text)
-        return self._personal_data_finder(text) if known_spans is None else known_spans
-
 
 class PassthroughRedactor(Redactor):
     """Redacts nothing: only for ``hallmark.reports.unredacted_site``, whose pages are private."""
@@ -556,9 +537,6 @@ class PassthroughRedactor(Redactor):
         self, text: str, *, may_be_truncated: bool = True, shows_planted_secrets: bool = False
     ) -> list[SensitiveSpan]:
         return []
-
-    def search_full_texts(self, texts: Iterable[str]) -> None:
-        pass
 
     def search_texts(
         self, truncatable_texts: Iterable[str], whole_texts: Iterable[str] = ()

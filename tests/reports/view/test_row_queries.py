@@ -367,18 +367,19 @@ def test_a_download_searches_the_texts_of_many_rows_at_once(long_view, monkeypat
         }
     )
     columns_searched, texts_searched = [], []
-    search_column, search_text = personal_data.find_spans_by_row, Redactor._find_personal_data
+    search_column = personal_data.find_spans_by_row
+    search_text = personal_data.find_personal_data_spans
 
     def find_in_column(column, **options):
         columns_searched.append(len(column))
         return search_column(column, **options)
 
-    def find_in_text(self, text):
+    def find_in_text(text, **options):
         texts_searched.append(text)
-        return search_text(self, text)
+        return search_text(text, **options)
 
     monkeypatch.setattr(personal_data, "find_spans_by_row", find_in_column)
-    monkeypatch.setattr(Redactor, "_find_personal_data", find_in_text)
+    monkeypatch.setattr(personal_data, "find_personal_data_spans", find_in_text)
     at_once = [*RowView(long_view.evidence, Redactor()).iter_csv(rows)]
     assert len(columns_searched) == 2 and sum(columns_searched) <= 4 * count
     # A text with invisible characters is searched without them, also next to the prompt.
