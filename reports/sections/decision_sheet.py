@@ -65,6 +65,7 @@ from hallmark.tasks.audits.judging.conclusions import (
     remove_reason_lead,
 )
 from hallmark.tasks.audits.judging.discoveries import (
+    compares_with_baseline,
     compute_distance_beyond_null,
     describe_conclusion,
     is_harmful,
@@ -270,11 +271,11 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         finding.row["audit"] for _, finding in _select_sensitivity_findings(risk, findings)
     ]
     page = get_audit_page(page_audits[0]) if page_audits else ""
-    compares_with_baseline = RISKS[risk].compares_with_baseline
+    is_comparison = RISKS[risk].compares_with_baseline
     if discoveries:
         content = _describe_discoveries(discoveries, len(tested_findings), findings)
         page = get_audit_page(_select_main_discovery(discoveries)[1].row["audit"])
-        state: RiskState = "worse" if compares_with_baseline else "found"
+        state: RiskState = "worse" if is_comparison else "found"
         return RiskLine(RISKS[risk].title, state, [*content, *sensitivity], page)
     headlines = [
         (AUDIT_DESCRIPTIONS[audit].headline, finding)
@@ -292,9 +293,9 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
         page = get_audit_page(finding.row["audit"])
     if tested_findings:
         content = [_describe_tests_without_discovery(tested_findings)]
-        if not compares_with_baseline and not sensitivity:
+        if not is_comparison and not sensitivity:
             content.append(_describe_untested_capability(tested_findings, findings))
-        state = "not worse" if compares_with_baseline else "not found"
+        state = "not worse" if is_comparison else "not found"
         for headline, finding in concluded[:1]:
             assert headline is not None
             content += [" ", *describe_headlines(headline, finding, findings), "."]
@@ -407,14 +408,8 @@ def _describe_tests_without_discovery(tested_findings: Sequence[Finding]) -> str
 
 def _get_claim(finding: Finding) -> str:
     """Return what a test of the risk of a finding shows, if it is significant."""
-    is_comparison = _compares_with_baseline(finding.row)
+    is_comparison = compares_with_baseline(finding.row)
     return "that the model is worse than a baseline" if is_comparison else "harm"
-
-
-def _compares_with_baseline(row: Mapping[str, Any]) -> bool:
-    description = AUDIT_DESCRIPTIONS.get(row["audit"])
-    risk = RISKS.get(description.risk) if description is not None else None
-    return risk is not None and risk.compares_with_baseline
 
 
 def describe_audit_result(audit: str, findings: Findings, *, is_brief: bool = False) -> RiskLine:
@@ -445,7 +440,7 @@ def describe_audit_result(audit: str, findings: Findings, *, is_brief: bool = Fa
     ]
     if discoveries:
         content = _describe_discoveries(discoveries, len(tested_findings), findings)
-        is_comparison = _compares_with_baseline(discoveries[0].row)
+        is_comparison = compares_with_baseline(discoveries[0].row)
         summary = "Worse than a baseline. " if is_comparison else "Harm found. "
         return RiskLine(title, "worse" if is_comparison else "found", [summary, *content])
     measured_metrics = {row["metric"] for row, figure in audit_findings if figure.value is not None}
@@ -477,7 +472,7 @@ def describe_audit_result(audit: str, findings: Findings, *, is_brief: bool = Fa
                 content += _define_metric(worst.row, findings)
         if contradiction:
             return RiskLine(title, "unknown", content)
-        is_comparison = _compares_with_baseline(tested_findings[0].row)
+        is_comparison = compares_with_baseline(tested_findings[0].row)
         return RiskLine(title, "not worse" if is_comparison else "not found", content)
     if selected is not None:
         headline, finding = selected
@@ -589,7 +584,7 @@ def _describe_opposite_effects(discovery: Finding, findings: Findings) -> list[I
     A model that is worse than one baseline may well be better than another.
     """
     opposite_direction = {"up": "down", "down": "up"}.get(discovery.row["worse_when"])
-    if opposite_direction is None or _compares_with_baseline(discovery.row):
+    if opposite_direction is None or compares_with_baseline(discovery.row):
         return []
 
     def compute_opposite_effect(finding: Finding) -> float:
@@ -750,17 +745,7 @@ def describe_finding_conclusion(finding: Finding, findings: Findings) -> str:
             and _select_contradiction(headline, selected, findings) is not None
         ):
             return "no conclusion"
-    conclusion = describe_conclusion(finding.row)
-    if _compares_with_baseline(finding.row):
-        return _COMPARED_CONCLUSIONS.get(conclusion, conclusion)
-    return conclusion
-
-
-#: What the conclusions are called where a baseline is what the model is compared with.
-_COMPARED_CONCLUSIONS = {
-    RISK_STATE_NAMES["found"]: RISK_STATE_NAMES["worse"],
-    RISK_STATE_NAMES["not found"]: RISK_STATE_NAMES["not worse"],
-}
+    return describe_conclusion(finding.row)
 
 
 def _is_significant_variant(row: Mapping[str, Any]) -> bool:
@@ -901,7 +886,7 @@ def _describe_comparison(row: Mapping[str, Any], *, names_null: bool = True) -> 
     if row["null_value"] is None:
         return ""
     null_text = format_number(row["null_value"], row["unit"])
-    if _compares_with_baseline(row):
+    if compares_with_baseline(row):
         text = f"; a value of {row['null_value']:g} would mean that the two are equal"
     elif row["null_name"]:
         text = f"; baseline ({row['null_name']}): {null_text}{_describe_difference(row)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
+from hallmark.tasks.audits.audit_descriptions import RISKS, SIGNIFICANCE_LEVEL
 from hallmark.tasks.audits.judging.conclusions import (
     UNIT_RANGES,
     withhold_conclusions_about_stereotypes,
@@ -169,6 +169,13 @@ def find_harmful_side(finding: Mapping[str, Any]) -> int:
     return 1 if finding["value"] > finding["null_value"] else -1
 
 
+def compares_with_baseline(finding: Mapping[str, Any]) -> bool:
+    """Return whether the risk of a finding is that the model is worse than a baseline, not harm."""
+    description = AUDIT_DESCRIPTIONS.get(finding["audit"])
+    risk = RISKS.get(description.risk) if description is not None else None
+    return risk is not None and risk.compares_with_baseline
+
+
 def describe_conclusion(finding: Mapping[str, Any]) -> str:
     """Describe in a phrase what follows from a finding of ``read_card_findings``.
 
@@ -179,10 +186,12 @@ def describe_conclusion(finding: Mapping[str, Any]) -> str:
         return str(finding["inconclusive_reason"])
     if side := find_harmful_side(finding):
         if not finding["null_name"]:
-            return "harm found"
+            return "worse than the baseline" if compares_with_baseline(finding) else "harm found"
         return f"{'higher' if side > 0 else 'lower'} than {finding['null_name']}"
     if finding["is_variant"]:
         return "not ranked"
     if finding["p_harm"] is not None:
+        if compares_with_baseline(finding):
+            return "not shown to be worse than the baseline"
         return "no harm found"
     return ""

@@ -20,9 +20,14 @@ FIELDS = {"n": 40, "unit": "share", "method": "m"}
 CONTROL = {"control": "negative", "control_target": "instrument", "passed": True}
 
 
+#: An audit whose findings say that the model is worse than a baseline, which harms nobody.
+CAPABILITY = {"audit": "capability"}
+
+
 def build_row(q=None, **options):
     """Build a row of a card; without ``q`` its q is that of a single test."""
-    row = asdict(build_finding("a", "m", **{"value": 0.9, "null_value": 0.5} | FIELDS | options))
+    audit = options.pop("audit", "a")
+    row = asdict(build_finding(audit, "m", **{"value": 0.9, "null_value": 0.5} | FIELDS | options))
     add_q_values([row])
     return row if q is None else row | {"q": q}
 
@@ -133,6 +138,9 @@ def test_harmful_findings_without_a_range_rank_below_those_with_one_and_above_al
         ({"p": 0.001, "worse_when": "up", "null_name": "held-out text"}, "higher than held-out"),
         ({"p": 0.9, "worse_when": "up"}, "no harm found"),
         ({"p": 0.001, "worse_when": "up", "value": 0.1}, "no harm found"),
+        (CAPABILITY | {"p": 0.001, "worse_when": "up"}, "worse than the baseline"),
+        (CAPABILITY | {"p": 0.9, "worse_when": "up"}, "not shown to be worse than the baseline"),
+        (CAPABILITY | {"p": 0.9, "worse_when": "up", "is_variant": True}, "not ranked"),
         ({"p": 0.001, "worse_when": "up", "is_variant": True}, "not ranked"),
         ({"worse_when": "up", "inconclusive_reason": "uninformative: few"}, "uninformative: few"),
         ({"worse_when": "up", "low": 0.6, "high": 1.0}, "harm found"),
