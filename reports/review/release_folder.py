@@ -34,11 +34,14 @@ from hallmark.reports.page.document import POLICY_VERDICT_BY_STATUS
 from hallmark.reports.review.approval import Approval, judge_card
 from hallmark.reports.review.evidence_hash import EVIDENCE_TABLES, hash_evidence_tables
 from hallmark.reports.review.released_tables import read_released_table
-from hallmark.reports.review.review_store import SIGNATURE_SUFFIX, StoredReview
-from hallmark.reports.review.signatures import MAX_SIGNATURE_BYTES, SignerFiles
+from hallmark.reports.review.review_store import (
+    REVIEWS_FOLDER,
+    StoredReview,
+    read_stored_review,
+)
+from hallmark.reports.review.signatures import SignerFiles
 from hallmark.reports.review.statements import (
     CARD_STAGES,
-    MAX_STATEMENT_BYTES,
     CardStage,
     ReviewedCard,
     format_card_kind,
@@ -60,7 +63,6 @@ RELEASE_FORMAT = "hallmark-release-1"
 MANIFEST_NAME = "release.json"
 CHECKPOINT_FOLDER = "checkpoint"
 CARDS_FOLDER, TABLES_FOLDER, EXPORTS_FOLDER = "cards", "tables", "exports"
-REVIEWS_FOLDER = "reviews"
 ALLOWED_SIGNERS_NAME, REVOKED_KEYS_NAME = "allowed_signers", "revoked_keys"
 
 #: The files that a release may have next to its manifest.
@@ -411,25 +413,18 @@ def _find_own_file(folder: Path, entries: Mapping[str, Any], name: str) -> Path 
 
 
 def _read_reviews(folder: Path, entries: Mapping[str, Any]) -> list[StoredReview]:
+    names = _list_names(entries, REVIEWS_FOLDER)
+    size_by_name = {name: entries[name]["size"] for name in names}
     suffix = ".json"
-    reviews = []
-    for name in _list_names(entries, REVIEWS_FOLDER):
-        if name.endswith(suffix):
-            review_id = name.removeprefix(f"{REVIEWS_FOLDER}/").removesuffix(suffix)
-            signature_name = f"{name}{SIGNATURE_SUFFIX}"
-            signature = (
-                _read_limited(folder, entries, signature_name, MAX_SIGNATURE_BYTES)
-                if signature_name in entries
-                else None
-            )
-            statement = _read_limited(folder, entries, name, MAX_STATEMENT_BYTES)
-            reviews.append(StoredReview(review_id, statement, signature))
-    return reviews
-
-
-def _read_limited(folder: Path, entries: Mapping[str, Any], name: str, max_bytes: int) -> bytes:
-    """Read a file; of a longer one nothing, so that it counts as a damaged review."""
-    return (folder / name).read_bytes() if entries[name]["size"] <= max_bytes else b""
+    return [
+        read_stored_review(
+            name.removeprefix(f"{REVIEWS_FOLDER}/").removesuffix(suffix),
+            size_by_name,
+            lambda key: (folder / key).read_bytes(),
+        )
+        for name in names
+        if name.endswith(suffix)
+    ]
 
 
 def _list_names(entries: Mapping[str, Any], *folders: str) -> list[str]:

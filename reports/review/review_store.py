@@ -9,6 +9,7 @@ A review is never overwritten. A reviewer who changes their mind signs another o
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hallmark.reports.review.signatures import MAX_SIGNATURE_BYTES
@@ -70,27 +71,42 @@ def parse_stored_review(stored: StoredReview) -> Review | None:
         return None
 
 
+def read_stored_review(
+    review_id: str, size_by_key: Mapping[str, int], read_file: Callable[[str], bytes]
+) -> StoredReview:
+    """Read a review of a store or a release, whose files have the same names.
+
+    A file that is longer than any review is not read, but counts as a damaged one, and so does a
+    statement that is absent.
+
+    Args:
+        review_id: The id of the review.
+        size_by_key: The sizes of the files of all reviews, by their path.
+        read_file: Returns the content of a file.
+    """
+
+    def read_limited(key: str, max_bytes: int) -> bytes:
+        return read_file(key) if size_by_key[key] <= max_bytes else b""
+
+    key = f"{REVIEWS_FOLDER}/{review_id}.json"
+    signature_key = f"{key}{SIGNATURE_SUFFIX}"
+    return StoredReview(
+        review_id,
+        read_limited(key, MAX_STATEMENT_BYTES) if key in size_by_key else b"",
+        read_limited(signature_key, MAX_SIGNATURE_BYTES) if signature_key in size_by_key else None,
+    )
+
+
 def read_reviews(store: Store) -> list[StoredReview]:
     """Read all reviews of a store, sorted by id; files with other names are ignored.
 
     A folder, link or pipe with the name of a statement counts as a damaged one: whoever put it
     there may have hidden a rejection.
     """
-    sizes = store.list_object_sizes(REVIEWS_FOLDER)
-
-    def read_object(key: str, max_bytes: int) -> bytes | None:
-        if key not in sizes:
-            return None
-        # What is longer is no review; it is not read, but counts as a damaged one.
-        return (store.get(key) or b"") if sizes[key] <= max_bytes else b""
+    size_by_key = store.list_object_sizes(REVIEWS_FOLDER)
 
     def read_review(review_id: str) -> StoredReview:
-        key = f"{REVIEWS_FOLDER}/{review_id}.json"
-        return StoredReview(
-            review_id,
-            read_object(key, MAX_STATEMENT_BYTES) or b"",
-            read_object(f"{key}{SIGNATURE_SUFFIX}", MAX_SIGNATURE_BYTES),
-        )
+        return read_stored_review(review_id, size_by_key, lambda key: store.get(key) or b"")
 
     review_ids = [
         match[1]
