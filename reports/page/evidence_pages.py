@@ -90,14 +90,31 @@ def find_unreadable_rows(content: CardContent) -> dict[str, str]:
     All files that the page of a stage is read from are compared with their manifests.
     """
     problems: dict[str, str] = {}
-    _render_first_rows(content, content.book.group_figures_by_evidence_id(), problems)
+    _read_first_rows(content, content.book.group_figures_by_evidence_id(), problems)
     return problems
 
 
 def _render_first_rows(
     content: CardContent, evidence_ids: Iterable[str], problems: dict[str, str]
 ) -> dict[str, tuple[Markup, int]]:
-    """Render the first rows of each selection that is in the store, with how many they are.
+    """Render the first rows of each selection that can be read, with how many they are."""
+    tables, cases_by_id = _read_first_rows(content, evidence_ids, problems)
+    rendered = {
+        evidence_id: (
+            render_plain_rows(content.book.evidence_by_id[evidence_id], rows, content.redactor),
+            len(rows),
+        )
+        for evidence_id, rows in tables.items()
+    }
+    for evidence_id, cases in cases_by_id.items():
+        rendered[evidence_id] = render_cases(cases, shows_ids=False), len(cases)
+    return rendered
+
+
+def _read_first_rows(
+    content: CardContent, evidence_ids: Iterable[str], problems: dict[str, str]
+) -> tuple[dict[str, pa.Table], dict[str, list[Case]]]:
+    """Read the first rows of each selection that is in the store: as a table, or as cases.
 
     Args:
         content: The card.
@@ -110,7 +127,7 @@ def _render_first_rows(
         evidence.stage for evidence in selections if has_cases(evidence.columns_by_name)
     )
     case_selections: dict[str, SelectedRows] = {}
-    rendered: dict[str, tuple[Markup, int]] = {}
+    tables: dict[str, pa.Table] = {}
     for evidence_id, evidence in zip(known, selections, strict=True):
         try:
             if has_cases(evidence.columns_by_name):
@@ -118,14 +135,10 @@ def _render_first_rows(
                 first_rows = evidence.read_first_rows(max(1, min(STATIC_CASES, share)))
                 case_selections[evidence_id] = SelectedRows(evidence, first_rows)
             else:
-                first_rows = evidence.read_first_rows(STATIC_ROWS)
-                table = render_plain_rows(evidence, first_rows, content.redactor)
-                rendered[evidence_id] = table, len(first_rows)
+                tables[evidence_id] = evidence.read_first_rows(STATIC_ROWS)
         except HallmarkError as error:  # the page then says that the rows are not available
             problems[evidence_id] = str(error)
-    for evidence_id, cases in _build_readable_cases(content, case_selections, problems).items():
-        rendered[evidence_id] = render_cases(cases, shows_ids=False), len(cases)
-    return rendered
+    return tables, _build_readable_cases(content, case_selections, problems)
 
 
 def _build_readable_cases(
