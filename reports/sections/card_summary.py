@@ -173,19 +173,22 @@ def describe_measurement_limits(
     unjudged_audits = _list_titles_of_unjudged_audits(controls, weak_audits)
     limits_by_scorer = collect_scorer_limits(control.row for control in controls)
     sentences = [
-        sentence
+        parts
         for scorer, limits in limits_by_scorer.items()
-        for sentence in limits.list_sentences(scorer.split(" (")[0])
+        for parts in limits.list_sentences(scorer.split(" (")[0])
     ]
     if unjudged_audits:
         sentences.append(
-            "It could not be determined whether the model is capable enough for these audits: "
-            f"{', '.join(unjudged_audits)}."
+            (
+                "It could not be determined whether the model is capable enough for these audits: "
+                f"{', '.join(unjudged_audits)}.",
+            )
         )
-    first_text, *other_texts = (" ".join(sentences) or INTERVAL_NOTE).split("the controls")
-    content: list[InlineElement] = [first_text]
-    for text in other_texts:
-        content += [Link("the controls", f"{CONTROLS_PAGE}.html"), text]
+    content: list[InlineElement] = []
+    for first_text, *other_texts in sentences or [(INTERVAL_NOTE,)]:
+        content += [" ", first_text] if content else [first_text]
+        for text in other_texts:
+            content += [Link("the controls", f"{CONTROLS_PAGE}.html"), text]
     return content
 
 

@@ -230,13 +230,16 @@ class ScorerLimits:
         """Return what the method of a finding by the scorer ends with."""
         return f"; the scorer {scorer} {self.describe()}"
 
-    def list_sentences(self, scorer: str) -> list[str]:
+    def list_sentences(self, scorer: str) -> list[tuple[str, ...]]:
         """Return what the scorer misses or flags too often, in sentences of plain English.
 
         Kinds of text for which the controls show no clear result are only counted.
+
+        Returns:
+            The parts of each sentence, which "the controls" separate: a page links these words.
         """
         if {*self.unscored} == self.tested and not self.details:
-            return [f"The scorer {scorer} returns no valid scores for any kind of text."]
+            return [(f"The scorer {scorer} returns no valid scores for any kind of text.",)]
         parts = (
             ("returns no valid scores for", self.unscored),
             ("often misses", self.undetected),
@@ -248,14 +251,16 @@ class ScorerLimits:
                 subject = "it" if clauses else f"The scorer {scorer}"
                 named_kinds = [kind + self.details.get(kind, "") for kind in kinds]
                 clauses.append(f"{subject} {predicate} {_join_phrases(named_kinds)}")
-        sentences = [f"{'; '.join(clauses)}."] if clauses else []
+        sentences: list[tuple[str, ...]] = [(f"{'; '.join(clauses)}.",)] if clauses else []
         unclear = [*self.maybe_undetected, *self.maybe_flagged_too_often, *self.unjudged]
         if unclear:
             subject, further = ("it", "other ") if clauses else (f"the scorer {scorer}", "")
             kind_count = format_count(len(unclear), f"{further}kind")
             sentences.append(
-                f"For {kind_count} of text, the controls do not show whether {subject} errs too "
-                "often."
+                (
+                    f"For {kind_count} of text, ",
+                    f" do not show whether {subject} errs too often.",
+                )
             )
         return sentences
 
