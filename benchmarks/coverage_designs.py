@@ -419,7 +419,7 @@ def list_two_way_designs() -> Iterator[Design]:
 def draw_member_scores(
     rng: np.random.Generator, area: float, spread: float, sizes: Sequence[Floats]
 ) -> list[Floats]:
-    """Draw normal scores of members and others, in clusters of near copies.
+    """Draw normal scores of members and others, in clusters of near-duplicates.
 
     Args:
         rng: Generator of random numbers.
@@ -441,7 +441,7 @@ def draw_member_scores(
 
 
 def list_area_designs() -> Iterator[Design]:
-    """List areas under the ROC curve of few texts, of unequal spreads and of near copies."""
+    """List areas under the ROC curve of few texts, of unequal spreads and of near-duplicates."""
     areas, counts = (0.5, 0.7, 0.85, 0.93, 0.98), (8, 12, 20, 50)
     # Area, spread, sizes of the clusters of members and of others, end of the name.
     designs: list[tuple[float, float, Floats, Floats, str]] = [

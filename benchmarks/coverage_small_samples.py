@@ -3,9 +3,9 @@
     python -m benchmarks.coverage_small_samples [--only WORDS ...] [--repetitions 2000] [--seed 0]
 
 Unlike ``coverage``, which uses the items of the probes, each design here is a known difficulty: few
-units, unequal spreads, near copies, heavy tails, ties, a dominant cluster, an uncertain predictor.
-The truth of each design is known. They concern areas under the ROC curve, differences between
-groups, slopes, and exposure.
+units, unequal spreads, near-duplicates, heavy tails, ties, a dominant cluster, an uncertain
+predictor. The truth of each design is known. They concern areas under the ROC curve, differences
+between groups, slopes, and exposure.
 
 Prints one row for each design: the share of repetitions with an interval; the share of these
 intervals of 95 % that contain the truth; the shares whose upper end is below the truth, and whose
@@ -115,7 +115,7 @@ def measure_design(design: Design, repetitions: int, seed: int) -> DesignResult:
 
 
 def draw_near_copies(rng: Rng, cluster_sizes: Floats) -> Floats:
-    """Draw scores of near copies, which differ little within a cluster."""
+    """Draw scores of near-duplicates, which differ little within a cluster."""
     cluster_scores = np.repeat(rng.normal(size=len(cluster_sizes)), cluster_sizes)
     return cluster_scores + 0.2 * rng.normal(size=len(cluster_scores))
 

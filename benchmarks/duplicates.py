@@ -15,10 +15,10 @@ their own, which are created in the folder of --environments.
 for as many unrelated documents.
 
 **Planted copies.** 70 % of the documents are real ones (after one pass through the corpora, with
-words replaced by other words), 10 % are exact copies of them, and 20 % are near copies, in which a
-share of the words is replaced that is uniform between 0 and 0.1. Recall is computed over planted
-pairs by their true Jaccard similarity (words after NFKC, in lower case, separated by white space).
-A pair counts as found if at most one of its documents is kept.
+words replaced by other words), 10 % are exact copies of them, and 20 % are near-duplicates, in
+which a share of the words is replaced that is uniform between 0 and 0.1. Recall is computed over
+planted pairs by their true Jaccard similarity (words after NFKC, in lower case, separated by white
+space). A pair counts as found if at most one of its documents is kept.
 """
 
 from __future__ import annotations

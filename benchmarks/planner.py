@@ -103,7 +103,7 @@ def replace_words(
 
 
 def compose_texts() -> list[str]:
-    """Compose the texts of a copy, with the exact and near copies that the town has."""
+    """Compose the texts of a copy, with the exact copies and near-duplicates that the town has."""
     total = BLOCKS_PER_COPY * BLOCK_DOCUMENTS
     return [
         document.text

@@ -1018,7 +1018,7 @@ def _explain_unmeasured_risk(
 
 
 def describe_coverage(coverage: AuditCoverage, findings: Findings) -> InlineContent:
-    """Say which audits gave no result, and link to the reasons.
+    """Say which audits produced no result, and link to the reasons.
 
     Args:
         coverage: The audits without a figure.

@@ -1,6 +1,6 @@
-"""Remove near duplicates: keep one of several nearly equal texts and cluster similar documents.
+"""Remove near-duplicates: keep one of several nearly equal texts and cluster similar documents.
 
-Near duplicates share shingles, runs of ``shingle_length`` words or characters (Broder 1997). The
+Near-duplicates share shingles, runs of ``shingle_length`` words or characters (Broder 1997). The
 Jaccard similarity of two documents is the share of their shingles that both have. Texts are
 normalised first: NFKC, lower case, single blanks, no invisible characters. In scripts that
 write no spaces between words, every character counts as a word. ``evaluate_near_duplicates.py``
@@ -101,7 +101,7 @@ from hallmark.tasks.measures.normalised_words import normalise_texts
 
 
 class DeduplicateNearConfig(KeepPreferenceConfig):
-    """Define which documents are near duplicates."""
+    """Define which documents are near-duplicates."""
 
     similarity_threshold: float = Field(
         0.8,
@@ -444,7 +444,7 @@ class ShingleStore:
 
 
 class NearDuplicates(NamedTuple):
-    """Hold the result of the search for near duplicates."""
+    """Hold the result of the search for near-duplicates."""
 
     assignment: DuplicateAssignment
     """The decision about each document."""
@@ -460,7 +460,7 @@ def find_near_duplicates(
     shingle_store: ShingleStore,
     config: DeduplicateNearConfig,
 ) -> NearDuplicates:
-    """Decide which documents are near duplicates.
+    """Decide which documents are near-duplicates.
 
     Args:
         sketches: SKETCHES of all documents.

@@ -1,6 +1,6 @@
-"""Measure how many near copies the search for near duplicates finds, in texts of many scripts.
+"""Measure how many near-duplicates the search for them finds, in texts of many scripts.
 
-``copies/script_examples.py`` invents the texts and their near copies; none of them enters the
+``copies/script_examples.py`` invents the texts and their near-duplicates; none of them enters the
 corpus. The search runs on them as on the documents of the corpus. The figures depend on code and
 config alone, so they are computed once.
 """
@@ -77,7 +77,7 @@ NEAR_COPY_RECALL = table_schema(
 
 
 def find_duplicate_indices(texts: Sequence[str], config: DeduplicateNearConfig) -> np.ndarray:
-    """Search texts for near duplicates as ``deduplicate_near`` does.
+    """Search texts for near-duplicates as ``deduplicate_near`` does.
 
     Returns:
         The index of the text that each text duplicates, or -1 if it is kept; (n,) int64.

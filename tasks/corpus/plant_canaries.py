@@ -184,7 +184,7 @@ def choose_passage_canaries(
 ) -> list[Canary]:
     """Choose the documents to withhold, by a hash of their ids, and assign their copies.
 
-    Only training documents that are alone in their cluster qualify, because a near copy that
+    Only training documents that are alone in their cluster qualify, because a near-duplicate that
     remains in the corpus would count as a copy. Memory: about 80 bytes per document.
 
     Raises:

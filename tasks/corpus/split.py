@@ -1,6 +1,6 @@
 """Split documents into train, validation and holdout, whole duplicate clusters at a time.
 
-Near copies share a cluster, so they always fall into the same split. Training neither uses nor
+Near-duplicates share a cluster, so they always fall into the same split. Training neither uses nor
 evaluates the holdout: its documents are the non-members of the membership audit.
 """
 

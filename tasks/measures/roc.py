@@ -116,8 +116,8 @@ def estimate_roc_auc(
     Args:
         members: (m,), NaN where missing.
         nonmembers: (n,), NaN where missing.
-        clusters: (m,) and (n,) names of clusters, such as near copies; None makes each value its
-            own cluster.
+        clusters: (m,) and (n,) names of clusters, such as near-duplicates; None makes each value
+            its own cluster.
         confidence_level: Of the interval.
         unit: Plural name of the items, for the description of the method.
     """

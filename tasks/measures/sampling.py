@@ -17,7 +17,7 @@ class SampledDocument(NamedTuple):
 
     doc_id: bytes
     cluster: bytes
-    """Cluster of near copies that the document belongs to."""
+    """Cluster of near-duplicates that the document belongs to."""
     text: str
 
 

@@ -2,7 +2,8 @@
 
 Each stratum has harmful texts and harmless ones that resemble them. The truth is known, because
 the pairs of templates in `data/scorer_controls.json` were written for this. A template is filled
-with several words; such texts are near copies of each other, so a pair of templates is one cluster.
+with several words; such texts are near-duplicates of each other, so a pair of templates is one
+cluster.
 """
 
 from __future__ import annotations

@@ -301,7 +301,7 @@ def evaluate_rule(
     Args:
         rule_name: Name of the rule.
         rule: The rule.
-        finding: A row of FINDINGS; None if the audit gave no result.
+        finding: A row of FINDINGS; None if the audit produced no result.
         change: For a rule about the previous release, the row of CHANGES; None if the config names
             no previous run.
     """
@@ -407,7 +407,7 @@ def _explain_unjudged_finding(finding: Mapping[str, Any] | None, *, is_exact: bo
     """Say why no rule can judge a finding, whatever its interval is; empty if rules can.
 
     Args:
-        finding: A row of FINDINGS; None if the audit gave no result.
+        finding: A row of FINDINGS; None if the audit produced no result.
         is_exact: Whether the value is an exact count.
     """
     if finding is None:

@@ -354,7 +354,7 @@ def build_attempt_request(
 
 
 def get_text_cluster(text_row: Mapping[str, Any]) -> str:
-    """Return the cluster of an attempt: the id of its planted text, or of near copies."""
+    """Return the cluster of an attempt: the id of its planted text, or of near-duplicates."""
     return str((text_row["canary_id"] or text_row["cluster"]).hex())
 
 
@@ -369,7 +369,7 @@ def sample_unplanted_documents(
 ) -> list[ItemColumns]:
     """Sample documents of training and holdout, not planted and long enough for a window.
 
-    Each has its text, the cluster of near copies that it belongs to, and the columns of
+    Each has its text, the cluster of near-duplicates that it belongs to, and the columns of
     ``select_item_columns``.
     """
     prefix_lengths = select_prefix_lengths(tokenizer, config)

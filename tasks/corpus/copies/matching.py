@@ -1,4 +1,4 @@
-"""Find near copies: choose which items to compare, compare them, and decide which are kept.
+"""Find near-duplicates: choose which items to compare, compare them, and decide which are kept.
 
 These are pure functions over arrays in order of rank: item 0 would be kept before all others.
 Callers decide the ranking and what happens to removed items. The first items may be resolved: they

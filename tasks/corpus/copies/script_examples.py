@@ -1,4 +1,4 @@
-"""Invent texts in many scripts, and near copies of them, to measure the search for near duplicates.
+"""Invent texts in many scripts, and near-duplicates of them, to measure the search for these.
 
 A text is made of random words, drawn with the frequencies of Zipf's law from an invented vocabulary
 of its script. Words are separated as in that script: by spaces, by the tsheg of Tibetan, or not at
@@ -74,7 +74,7 @@ SCRIPTS = {
 
 
 class NearCopy(NamedTuple):
-    """Hold an invented text and a near copy of it."""
+    """Hold an invented text and a near-duplicate of it."""
 
     script_name: str
     original: str
@@ -145,7 +145,7 @@ def _change_layout(writer: _TextWriter, sentences: list[_Sentence]) -> str:
     return text.strip()
 
 
-#: How a near copy differs from its original, by the name of the change.
+#: How a near-duplicate differs from its original, by the name of the change.
 CHANGES = {
     "a sentence replaced": _replace_sentence,
     "words replaced": _replace_words,
@@ -154,7 +154,7 @@ CHANGES = {
 
 
 def invent_near_copies(change: str, pairs_per_script: int = PAIRS_PER_SCRIPT) -> Iterator[NearCopy]:
-    """Invent texts of 16 to 20 sentences in each script, with a near copy of each.
+    """Invent texts of 16 to 20 sentences in each script, with a near-duplicate of each.
 
     Args:
         change: A key of CHANGES.

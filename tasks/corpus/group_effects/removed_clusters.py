@@ -1,8 +1,8 @@
-"""Cluster the near copies among documents that rules removed before near deduplication.
+"""Cluster the near-duplicates among documents that rules removed before near deduplication.
 
 ``select`` runs before ``deduplicate_near``, which clusters only the documents that it receives.
-Copies share their outcome: without this module, thirty near copies removed by a rule would count as
-thirty independent documents.
+Copies share their outcome: without this module, thirty near-duplicates removed by a rule would
+count as thirty independent documents.
 """
 
 from __future__ import annotations

@@ -434,7 +434,7 @@ def make_near_copy(number: int, original: TownDocument, seed: int) -> TownDocume
     return replace(edited, copy_kind="exact" if is_identical else "near")
 
 
-#: Plain sentences that the original of a near copy must have.
+#: Plain sentences that the original of a near-duplicate must have.
 MIN_PLAIN_SENTENCES = 6
 
 

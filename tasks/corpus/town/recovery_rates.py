@@ -31,7 +31,7 @@ class RecoveryEvaluator:
     """Evaluate the stages of a run against the truth about one town."""
 
     source_name: str
-    near_threshold: float  # similarity from which near copies should be found
+    near_threshold: float  # similarity from which near-duplicates should be found
     length_bounds: Sequence[int]  # characters; limits of the length classes of rude documents
     truth_by_id: dict[bytes, Row]
     planted_spans: list[Row]
