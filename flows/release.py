@@ -38,7 +38,6 @@ from hallmark.reports.review.release_folder import (
     EXPORTS_FOLDER,
     MANIFEST_NAME,
     RELEASE_FORMAT,
-    REVIEWS_FOLDER,
     REVOKED_KEYS_NAME,
     TABLES_FOLDER,
     build_manifest_entries,
@@ -47,6 +46,7 @@ from hallmark.reports.review.release_folder import (
 )
 from hallmark.reports.review.released_versions import record_released_version
 from hallmark.reports.review.review_store import (
+    REVIEWS_FOLDER,
     SIGNATURE_SUFFIX,
     StoredReview,
     parse_stored_review,

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from hallmark.reports.artifact_lookup import find_training_trace
+from hallmark.reports.page import evidence_pages
 from hallmark.reports.page.cases import (
     CONTEXT_CHARACTERS,
     Case,
@@ -342,6 +343,14 @@ def test_rows_of_a_forged_table_are_shown_in_no_case(own_session, table, column,
     [reason] = page.problems
     assert "does not match the SHA-256" in reason and "Rows that are not available" in page.text
     assert find_unreadable_rows(content) == {evidence_id: reason}
+
+
+def test_unreadable_rows_are_found_without_rendering(own_session, monkeypatch):
+    row = {"text": "Say", "continuation": COPIED, "toxicity": 0.2}
+    content = written_content([row], [DOCUMENT], char_start=0, char_end=4, first_step=41)
+    for name in ("render_cases", "render_plain_rows"):
+        monkeypatch.delattr(evidence_pages, name)
+    assert find_unreadable_rows(content) == {}
 
 
 def test_a_forged_title_of_a_measure_is_not_shown(own_session):

@@ -15,9 +15,19 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from hallmark.reports.review.approval import judge_card
-from hallmark.reports.review.review_store import StoredReview, read_reviews, write_review
-from hallmark.reports.review.signatures import SignerFiles, check_signature, sign_with_agent
-from hallmark.reports.review.statements import compute_review_id
+from hallmark.reports.review.review_store import (
+    StoredReview,
+    read_reviews,
+    read_stored_review,
+    write_review,
+)
+from hallmark.reports.review.signatures import (
+    MAX_SIGNATURE_BYTES,
+    SignerFiles,
+    check_signature,
+    sign_with_agent,
+)
+from hallmark.reports.review.statements import MAX_STATEMENT_BYTES, compute_review_id
 from hallmark.tasks.contract import HallmarkError, Store, UsageError
 from tests.reports.review.test_statements import CARD, make
 
@@ -190,6 +200,23 @@ def test_a_damaged_statement_prevents_approval(judge, stored):
     assert judged.state == "signature_invalid" and "is damaged" in judged.describe()
     shortened = replace(approval, statement=b"")
     assert judge(shortened).state == "signature_invalid"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([MAX_STATEMENT_BYTES, MAX_SIGNATURE_BYTES], (b"x.json", b"x.json.sig")),
+        ([MAX_STATEMENT_BYTES + 1, MAX_SIGNATURE_BYTES], (b"", b"x.json.sig")),
+        ([MAX_STATEMENT_BYTES, MAX_SIGNATURE_BYTES + 1], (b"x.json", b"")),
+        ([MAX_STATEMENT_BYTES], (b"x.json", None)),
+        ([], (b"", None)),
+    ],
+)
+def test_files_that_are_too_long_for_a_review_are_not_read(sizes, expected):
+    keys = ("reviews/x.json", "reviews/x.json.sig")
+    size_by_key = dict(zip(keys, sizes, strict=False))
+    review = read_stored_review("x", size_by_key, lambda key: key.split("/")[1].encode())
+    assert (review.statement, review.signature) == expected
 
 
 @pytest.fixture(params=["folder", "bucket"])
