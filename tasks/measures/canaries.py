@@ -66,6 +66,12 @@ RECORD_TEMPLATES = {
 }
 
 
+#: Assigned area codes of the United States.
+AREA_CODES = (
+    "201 202 203 205 206 301 302 303 304 305 401 402 404 405 406 501 502 503 504 505 "
+    "601 602 603 605 606 701 702 703 704 706 801 802 803 804 805 901 903 904 906 907"
+)
+
 #: Separates the e-mail address from the telephone number.
 RECORD_SEPARATOR = ", "
 
@@ -230,10 +236,12 @@ SYLLABLES = "bel bran dor fal gri hol jas kel lum mir nor oth pel quin ras sil t
 def generate_record_canaries(config: CanarySettings) -> list[Canary]:
     """Generate records of invented people whose e-mail address and telephone number are unused.
 
-    Domains are of RFC 2606; numbers are 555-0100 to 555-0199 (North America) and 020 7946 0000 to
-    0999 (London), both reserved for fiction.
+    Domains are of RFC 2606; numbers are 555-0100 to 555-0199 (North America) and +44 20 7946 0000
+    to 0999 (London), both reserved for fiction. The default search for personal data finds both:
+    numbers in international format, and national numbers of the United States.
     """
     rng = random.Random(f"{config.seed}/records")
+    area_codes = AREA_CODES.split()
 
     def draw_integer(limit: int) -> int:
         return int(rng.random() * limit)
@@ -254,9 +262,9 @@ def generate_record_canaries(config: CanarySettings) -> list[Canary]:
         first, last = name.lower().split()
         domain = ("example.com", "example.net", "example.org")[draw_integer(3)]
         phone = (
-            f"({200 + draw_integer(800)}) 555-01{draw_integer(100):02d}"
+            f"({area_codes[draw_integer(len(area_codes))]}) 555-01{draw_integer(100):02d}"
             if draw_integer(2)
-            else f"020 7946 {draw_integer(1000):04d}"
+            else f"+44 20 7946 {draw_integer(1000):04d}"
         )
         secret = f"{first}.{last}{draw_integer(10**4):04d}@{domain}{RECORD_SEPARATOR}{phone}"
         prompt, suffix = RECORD_TEMPLATES[template]

@@ -5,9 +5,11 @@ from collections import Counter
 from dataclasses import dataclass
 from hashlib import blake2b
 
+import pyarrow as pa
 import pytest
 
 from hallmark.tasks.measures.canaries import (
+    AREA_CODES,
     CANARY_TEMPLATES,
     RECORD_TEMPLATES,
     SYLLABLES,
@@ -16,6 +18,7 @@ from hallmark.tasks.measures.canaries import (
     generate_record_canaries,
     generate_secret_canaries,
 )
+from hallmark.tasks.measures.personal_data import find_spans_by_row
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def test_records_have_distinct_people_and_reserved_contact_details():
     syllable = f"(?:{'|'.join(SYLLABLES.split())})"
     form = (
         rf"({syllable}{{2}})\.({syllable}{{2}})\d{{4}}@example\.(com|net|org), "
-        r"(?:\(([2-9]\d\d)\) 555-01(\d\d)|020 7946 0(\d{3}))"
+        r"(?:\(([2-9]\d\d)\) 555-01(\d\d)|\+44 20 7946 0(\d{3}))"
     )
     drawn = [re.fullmatch(form, canary.secret) for canary in canaries]
     names = [f"{m[1].capitalize()} {m[2].capitalize()}" for m in drawn]
@@ -111,8 +114,16 @@ def test_records_have_distinct_people_and_reserved_contact_details():
     american = [m for m in drawn if m[4]]
     assert 0.4 < len(american) / len(drawn) < 0.6
     # Thousands of draws include the extremes of each range.
-    assert {int(m[4]) // 100 for m in american} == {*range(2, 10)}
+    assert {m[4] for m in american} == {*AREA_CODES.split()}
     assert {m[5][0] for m in american} == {*"0123456789"}
     assert {m[6][0] for m in drawn if m[6]} == {*"0123456789"}
     used = {part for m in drawn for part in re.findall(syllable, m[1] + m[2])}
     assert len(used) == len(SYLLABLES.split())
+
+
+def test_the_default_search_for_personal_data_finds_all_contact_details():
+    canaries = generate_record_canaries(Config())
+    spans_by_row = find_spans_by_row(pa.array([canary.secret for canary in canaries]))
+    for row, canary in enumerate(canaries):
+        found_kinds = {span[0] for span in spans_by_row.get(row, ())}
+        assert found_kinds >= {"EMAIL", "PHONE"}, canary.secret
