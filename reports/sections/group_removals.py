@@ -83,16 +83,15 @@ LOST_LEAD = "“Removed” includes duplicates with a remaining copy; “lost”
 
 READING_NOTE = (
     "A document is treated as removed if any stage removed it, including as a duplicate. It is "
-    "lost if a rule other than deduplication removed it or the copy that deduplication had kept. "
-    "The tables of removed and lost documents can therefore disagree about a group. The ratio is "
-    "the group's removed share divided by the removed share of all other documents, within each "
-    "source (Mantel–Haenszel). It can exceed 1 even if the group's overall share is below that of "
-    "other "
-    "documents. The “compared with others” column shows “more often” or “less often” if q is "
-    "below 5 %; the q-values control the false discovery rate over all rows of the group_removals "
-    "table. The detectable ratio is the smallest ratio that the test, without adjustment, would "
-    "detect with 80 % power. All groups are shown, sorted by the distance of the interval from 1, "
-    "largest first."
+    "lost if no copy of it remains in the corpus. The tables of removed and lost documents can "
+    "therefore disagree about a group. The ratio is the group's removed share divided by the "
+    "removed share of all other documents, within each source (Mantel–Haenszel). It can exceed 1 "
+    "although the group's overall share is below that of other documents. The “compared with "
+    "others” column shows “more often” or “less often” if q is below 5 %; the q-values control "
+    "the false discovery rate over all rows of the group_removals table. Intervals are not "
+    "corrected, so an interval can exclude 1 although q is above 5 %. The detectable ratio is the "
+    "smallest ratio that the test, without adjustment, would detect with 80 % power. All groups "
+    "are shown, sorted by the distance of the interval from 1, largest first."
 )
 SOURCE_NOTE = (
     "Each source is compared with all other sources. The ratios for sources are not adjusted; the "
