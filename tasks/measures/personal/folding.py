@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import groupby
 from typing import NamedTuple
@@ -50,9 +50,10 @@ def build_replacement_by_code_point() -> dict[int, str]:
 
 
 #: A dash between two parts of a number; after "555\u2013" and before "\u2013555", a word belongs to
-#: the sentence.
+#: the sentence. A search for an expression that begins with one of a few characters is fast, so the
+#: conditions on what is before the dash follow it.
 _DASH_IN_NUMBER = re.compile(
-    rf"(?:(?<=[0-9)])|(?<=(?<![A-Za-z])[A-Z])|(?<=(?<![A-Za-z])[A-Z][A-Z]))[{DASHES}]"
+    rf"[{DASHES}](?:(?<=[0-9)].)|(?<=(?<![A-Za-z])[A-Z].)|(?<=(?<![A-Za-z])[A-Z][A-Z].))"
     r"(?=[0-9(]|[A-Z]{1,2}(?![A-Za-z]))"
 )
 
@@ -61,21 +62,23 @@ def fold_digits_and_separators(text: str) -> str:
     """Convert digits, separators and full-width forms to ASCII; the length stays the same."""
     if text.isascii():
         return text
-    replacements = build_replacement_by_code_point()
-    folded = _compile_foldable_pattern().sub(lambda match: replacements[ord(match[0])], text)
-    return _DASH_IN_NUMBER.sub("-", folded)
+    replacements = _build_replacement_by_character()
+    for character in replacements.keys() & set(text):  # Few, even in a long text.
+        text = text.replace(character, replacements[character])
+    return _DASH_IN_NUMBER.sub("-", text)
 
 
 @cache
-def _compile_foldable_pattern() -> re.Pattern[str]:
-    return re.compile(_character_class(build_replacement_by_code_point()))
+def _build_replacement_by_character() -> dict[str, str]:
+    return {chr(code): by for code, by in build_replacement_by_code_point().items()}
 
 
-def _character_class(code_points: Iterable[int]) -> str:
-    """Return a regular-expression character class of code points, written as ranges."""
+def build_character_class(code_points: Iterable[int]) -> str:
+    """Build a regular-expression character class of code points, written as ranges."""
     runs = groupby(enumerate(sorted(set(code_points))), key=lambda pair: pair[1] - pair[0])
     ends = [(run[0][1], run[-1][1]) for run in (list(pairs) for _, pairs in runs)]
-    return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ends) + "]"
+    ranges = (f"{re.escape(chr(first))}-{re.escape(chr(last))}" for first, last in ends)
+    return f"[{''.join(ranges)}]"
 
 
 class FoldedText(NamedTuple):
@@ -115,6 +118,8 @@ _DECODABLE = re.compile(
     rf"{_ESCAPE}(?={_ESCAPE}{{0,4}}{_START_OF_VALUE})|(?<=[\d)]){_ESCAPE}(?={_ESCAPE}{{0,4}}[\d(+])"
     rf"|(?<={_ADDRESS_CHARACTER})[{_INVISIBLE_MARKS}]{{1,8}}(?={_ADDRESS_CHARACTER})"
 )
+#: What every match of `_DECODABLE` begins with. A search for it is fast.
+_START_OF_DECODABLE = re.compile(rf"[\\%&{_INVISIBLE_MARKS}]")
 _HEXADECIMAL_CODE = re.compile(r"(?:u|%(?:25)?)([0-9A-Fa-f]+)\Z")
 _ADDRESS_CHARACTERS_AND_MARKS = rf"(?:[{_INVISIBLE_MARKS}]|{_ADDRESS_CHARACTER}){{0,80}}"
 _ADDRESS_BEFORE = re.compile(rf"(?:@|%40){_ADDRESS_CHARACTERS_AND_MARKS}\Z")
@@ -125,7 +130,7 @@ def fold_text(text: str) -> FoldedText:
     """Decode escapes next to values, remove marks inside addresses, and fold the characters."""
     pieces, positions, distances = [], [], []
     end = folded_length = distance = 0
-    for match in _DECODABLE.finditer(text):
+    for match in _iterate_decodable(text):
         if match[0][0] in _INVISIBLE_MARKS and not (
             _ADDRESS_AFTER.match(text, match.end(), match.end() + 90)
             or _ADDRESS_BEFORE.search(text, max(0, match.start() - 90), match.start())
@@ -142,6 +147,15 @@ def fold_text(text: str) -> FoldedText:
     return FoldedText(fold_digits_and_separators(decoded_text), positions, distances)
 
 
+def _iterate_decodable(text: str) -> Iterator[re.Match[str]]:
+    """Yield the matches of `_DECODABLE`, like `finditer`."""
+    end = 0
+    for start in _START_OF_DECODABLE.finditer(text):
+        if start.start() >= end and (match := _DECODABLE.match(text, start.start())):
+            end = match.end()
+            yield match
+
+
 def _decode(escape: str) -> str:
     """Return the character of an escape; nothing for invisible marks."""
     if escape[0] in _INVISIBLE_MARKS:
@@ -155,7 +169,7 @@ def _decode(escape: str) -> str:
 @cache
 def _foldable_pattern() -> str:
     """Return a pattern of all texts that folding changes, and of some that it does not change."""
-    characters = _character_class(build_replacement_by_code_point())
+    characters = build_character_class(build_replacement_by_code_point())
     return rf"{characters}|[0-9A-Z)][{DASHES}][0-9A-Z(]|{_DECODABLE_PATTERN}"
 
 
