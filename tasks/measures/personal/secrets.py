@@ -18,10 +18,15 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from hallmark.tasks.measures.personal.contact_details import NOT_SPACED_SCRIPT, SpanIterator
+from hallmark.tasks.measures.personal.contact_details import (
+    SPACED_CODE_POINTS,
+    SPACED_SCRIPT,
+    SpanIterator,
+)
 from hallmark.tasks.measures.personal.credential_columns import (
     find_values_in_columns,
 )
+from hallmark.tasks.measures.personal.folding import build_character_class
 from hallmark.tasks.measures.personal.program_options import (
     PROGRAM_OPTION_PREFILTER,
     find_passwords_in_options,
@@ -72,9 +77,12 @@ def find_vendor_and_private_keys(text: str, regions: Sequence[str] = ()) -> Span
 
 # Credentials in URLs ----------------------------------------------------------------------------
 
+_HOST_CHARACTER = build_character_class(
+    code for code in SPACED_CODE_POINTS if not chr(code).isspace() and chr(code) not in "\"'<>/?#@"
+)
 #: What a host consists of. Chinese or Thai text may follow without a space, or be its name.
 _HOST = (
-    rf"(?:[^\s\"'<>/?#@\u0500-\u1dff\u2000-\U0010ffff]{{0,200}}(?:[^{NOT_SPACED_SCRIPT}]|\])"
+    rf"(?:{_HOST_CHARACTER}{{0,200}}(?:{SPACED_SCRIPT.word}|\])"
     r"|[^\s\"'<>/?#@]{0,200}[\w\]])"
 )
 #: Credentials in a URL: "postgres://user:password@host". The search starts at the rarest
@@ -158,7 +166,8 @@ _OTHER_NAMES = {"": re.compile("|".join(sorted(CREDENTIAL_NAMES_IN_OTHER_LANGUAG
 CREDENTIAL_NAME_PREFILTER = (
     r"(?i)(?:key|token|secret|pass(?:w(?:[o0]r)?d|[ -]?(?:phrase|code)|-word)?|pwd?|psk|credential"
     r"|bearer|auth(?:orization)?)(?-i:[^a-rt-z]|\z)"
-    r"|[?&;]sig[=%]|[ ,&-]signature=|-u|digest |identified by|" + PROGRAM_OPTION_PREFILTER
+    r"|[?&;]sig[=%]|[ ,&-]signature=|-u(?:ser)?[ =]|digest |identified by|"
+    + PROGRAM_OPTION_PREFILTER
 )
 OTHER_CREDENTIAL_NAME_PREFILTER = "(?i)" + "|".join(
     name.replace("i", "[iİ]") for name in CREDENTIAL_NAMES_IN_OTHER_LANGUAGES
