@@ -74,18 +74,20 @@ class NationalIdFormat:
 
     def find_spans(self, text: str, regions: Sequence[str] = ()) -> SpanIterator:
         for match in self._bounded_regex.finditer(text):
-            if self._is_valid_number(match[0]) and (
+            # The check digits are last because python-stdnum is slow.
+            if (
                 self._is_standalone_form(match[0]) or self._has_context_word(text, match)
-            ):
+            ) and self._is_valid_number(match[0]):
                 yield match.span()
 
     def _is_valid_number(self, number: str) -> bool:
-        digits = [c for c in number if c.isdigit()]
+        digits = re.sub(r"\D", "", number)
         if len(digits) > 5 and len(set(digits)) < 2:  # A placeholder such as 000000.
             return False
         number = number.upper()
-        return self._checksum_validator(number) or self._checksum_validator(
-            re.sub("[ ./-]", "", number)
+        compact_number = re.sub("[ ./-]", "", number)
+        return self._checksum_validator(number) or (
+            compact_number != number and self._checksum_validator(compact_number)
         )
 
     def _is_standalone_form(self, number: str) -> bool:

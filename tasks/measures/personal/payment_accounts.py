@@ -118,11 +118,10 @@ IBAN_PATTERN = "|".join(
         _match_start_of_iban(_OTHER_COUNTRIES, _repeat_character(_LETTER_OR_DIGIT, 13)),
     ]
 )
-#: The beginning of an IBAN, next to which the word "IBAN" may be; what follows is matched ahead
-#: because it may contain the actual IBAN.
+#: The country of an IBAN, next to which the word "IBAN" may be.
 _IBAN_START = re.compile(
     r"(?<![A-Za-z0-9])(?:[Ii][Bb][Aa][Nn])?(?P<country>[A-Za-z][ -]?[A-Za-z])"
-    rf"(?={_IBAN_SEPARATOR}\d)(?=(?P<rest>(?:{_IBAN_SEPARATOR}[A-Za-z0-9]){{13,32}}))"
+    rf"(?={_IBAN_SEPARATOR}\d)"
 )
 _ALPHANUMERIC = re.compile(_LETTER_OR_DIGIT)
 
@@ -138,10 +137,10 @@ def find_ibans(text: str, regions: Sequence[str] = ()) -> SpanIterator:
         rest_length = _count_characters_after_country(
             match["country"][0].upper() + match["country"][-1].upper()
         )
-        characters = list(_ALPHANUMERIC.finditer(match["rest"]))[:rest_length]
-        if not rest_length or len(characters) < rest_length:
+        rest = _compile_rest_of_iban(rest_length).match(text, match.end()) if rest_length else None
+        if rest is None:
             continue
-        start, end = match.start("country"), match.start("rest") + characters[-1].end()
+        start, end = match.start("country"), rest.end()
         separators = re.sub(r"[A-Za-z0-9]|\s*\n\s*", "", text[start:end])
         if (
             len({*re.sub(f"[{DASHES}]", "-", separators)}) < 2
@@ -149,6 +148,12 @@ def find_ibans(text: str, regions: Sequence[str] = ()) -> SpanIterator:
             and _has_valid_check_digits("".join(_ALPHANUMERIC.findall(text[start:end])))
         ):
             yield start, end
+
+
+@cache
+def _compile_rest_of_iban(length: int) -> re.Pattern[str]:
+    """Compile what follows the country of an IBAN: letters and digits, in any groups."""
+    return re.compile(_repeat_character(_LETTER_OR_DIGIT, length))
 
 
 def _has_valid_check_digits(number: str) -> bool:

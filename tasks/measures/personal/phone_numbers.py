@@ -101,8 +101,9 @@ PHONE_PATTERN = (
     rf"|\d{{4}} \d{{4}}|\d{{2,4}} \d \d{{4}}"
     r"|(?:^|[^0-9A-Za-z])00[1-9]\d{0,2}[ ./-][ ()./-]{0,3}\d"
 )
-#: What all texts with a number after a word for a telephone match.
-ANNOUNCED_PHONE_PATTERN = rf"{PHONE_WORD}[^\d]{{0,{WORD_DISTANCE}}}\d"
+#: What all texts with a number after a word for a telephone match. The search does not count the
+#: characters between them, because it would need a state for each count.
+ANNOUNCED_PHONE_PATTERN = rf"{PHONE_WORD}[^\d]*\d"
 _PHONE_WORD = re.compile(LOWER_CASE_PHONE_WORD)
 
 
@@ -431,19 +432,18 @@ def _measure_international_number(text: str) -> int:
     prefix = re.match(r"00(\d+)", text)
     if prefix and int(prefix[1]) not in COUNTRY_CODE_TO_REGION_CODE:
         return 0
-    digits = ""
-    length = 0
-    for group in re.finditer(r"[^\d]*\d+", text):
-        digits += re.sub(r"\D", "", group[0])
-        is_end = group.end() == len(text) or text[group.end()] in " /"
+    # From the longest part on, because a check takes longer than all else.
+    for end in reversed([group.end() for group in re.finditer(r"\d+", text)]):
+        digits = re.sub(r"\D", "", text[:end])
+        is_end = end == len(text) or text[end] in " /"
         if is_end and 7 <= len(digits) <= 17:
             number = digits.removeprefix("00") if text[0] == "0" else digits
             try:
-                is_valid = is_valid_number(parse(f"+{number}"))
+                if is_valid_number(parse(f"+{number}")):
+                    return end
             except NumberParseException:
-                is_valid = False
-            length = group.end() if is_valid else length
-    return length
+                continue
+    return 0
 
 
 def _is_followed_by_no_number(text: str, end: int, candidate_end: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from itertools import pairwise
 
 #: The 250 pairs of letters that make up 94 % of the pairs in the words of program code and its
@@ -53,12 +54,14 @@ def is_random_looking(value: str, min_characters: int) -> bool:
     parts = _PREDICTABLE_PART.sub("", _WORD_BOUNDARY_IN_NAME.sub(" ", value).lower())
     unpredictable = len(_NOT_ALPHANUMERIC.sub("", parts))
     share = unpredictable / max(1, sum(map(str.isalnum, value)))
-    kinds = [_character_kind(character) for character in value]
+    if share < 0.4:
+        return False
+    kinds = map(_character_kind, value)
     neighbours = [(a, b) for a, b in pairwise(kinds) if a and b]
     changes = sum(a != b for a, b in neighbours)
     change_rate = changes / max(1, len(neighbours))
-    has_digit = any(character.isdigit() for character in value)
-    if len(value) >= 16 and change_rate >= 0.5 and share >= 0.4:
+    has_digit = any(map(str.isdigit, value))
+    if len(value) >= 16 and change_rate >= 0.5:
         return True
     # Names in code seldom have digits.
     if unpredictable < 6 or share < (0.5 if has_digit else 0.6):
@@ -68,6 +71,7 @@ def is_random_looking(value: str, min_characters: int) -> bool:
     return changes >= 3 and change_rate >= (0.35 if len(value) < 16 or " " in value else 0.15)
 
 
+@cache
 def _character_kind(character: str) -> int:
     """Return a number for digits, capitals, other letters or marks of passwords, else 0."""
     if character.isdigit():
