@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -71,41 +71,50 @@ class Detector(NamedTuple):
         find_spans: Find the spans in a folded text, for the given regions.
         prefilter: RE2 expression that every text with such a span matches; it is applied to whole
             columns in linear time, and other texts are skipped.
-        requires_six_digits: Whether every span contains six digits close together.
-        is_national: Whether the detector depends on the regions.
+        first_prefilter: What a column is searched for first, once for all detectors that share it.
     """
 
     type: PersonalDataType
     find_spans: Callable[[str, Sequence[str]], SpanIterator]
     prefilter: str
-    requires_six_digits: bool = True
-    is_national: bool = False
+    first_prefilter: Literal["six digits", "words", "values", "none"]
 
 
 #: Six digits with at most four separators or letters between neighbours.
 _SIX_DIGITS = "[0-9](?:[ ./():A-Za-z+_\u2013\u2014-]{0,4}[0-9]){5}"
 
+# The first prefilters "words" and "values" are the joined prefilters of their detectors, because
+# one search for several expressions is faster than one for each. A joined expression has a state
+# for each combination of the states of its parts, so too many or too different ones are slower.
 _DETECTORS = (
-    Detector("SECRET", find_vendor_and_private_keys, VENDOR_KEY_PREFILTER, False),
-    Detector("SECRET", find_connection_credentials, CONNECTION_PREFILTER, False),
-    Detector("SECRET", find_assigned_credentials, CREDENTIAL_NAME_PREFILTER, False),
+    Detector("SECRET", find_vendor_and_private_keys, VENDOR_KEY_PREFILTER, "words"),
+    Detector("SECRET", find_connection_credentials, CONNECTION_PREFILTER, "values"),
+    Detector("SECRET", find_assigned_credentials, CREDENTIAL_NAME_PREFILTER, "words"),
     Detector(
-        "SECRET", find_credentials_named_in_other_languages, OTHER_CREDENTIAL_NAME_PREFILTER, False
+        "SECRET",
+        find_credentials_named_in_other_languages,
+        OTHER_CREDENTIAL_NAME_PREFILTER,
+        "words",
     ),
-    Detector("EMAIL", find_email_addresses, r"[^\s@](?:@|%40)[^\s@]+\.", requires_six_digits=False),
-    Detector("IBAN", find_ibans, IBAN_PATTERN, requires_six_digits=False),
-    Detector("CARD", find_payment_cards, CARD_PATTERN),
+    Detector("EMAIL", find_email_addresses, r"[^\s@](?:@|%40)[^\s@]+\.", "values"),
+    Detector("IBAN", find_ibans, IBAN_PATTERN, "values"),
+    Detector("CARD", find_payment_cards, CARD_PATTERN, "six digits"),
     *(
-        Detector(n.type, n.find_spans, n.prefilter_pattern, n.requires_six_digits, is_national=True)
+        Detector(
+            n.type,
+            n.find_spans,
+            n.prefilter_pattern,
+            "six digits" if n.requires_six_digits else "none",
+        )
         for n in NATIONAL_ID_FORMATS
     ),
-    Detector("PHONE", find_phone_numbers, PHONE_PATTERN),
-    Detector("PHONE", find_announced_phone_numbers, ANNOUNCED_PHONE_PATTERN),
+    Detector("PHONE", find_phone_numbers, PHONE_PATTERN, "six digits"),
+    Detector("PHONE", find_announced_phone_numbers, ANNOUNCED_PHONE_PATTERN, "six digits"),
     Detector(
         "IP",
         find_ip_addresses,
         r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}|[23][0-9A-Fa-f]{3}:[0-9A-Fa-f]*:",
-        requires_six_digits=False,
+        "values",
     ),
 )
 
@@ -147,13 +156,13 @@ def find_spans_by_row(
     texts, moved_texts = fold_text_column(texts)
     detectors = _select_detectors(tuple(types), tuple(regions))
     columns = {
-        prefilter: _take_matching_rows(texts, prefilter)
-        for prefilter in {_choose_first_prefilter(detector, detectors) for detector in detectors}
+        name: _take_matching_rows(texts, _build_first_prefilter(name, detectors))
+        for name in {detector.first_prefilter for detector in detectors}
     }
     spans_by_row: dict[int, list[Span]] = {}
     unread_rows = set()
     for detector in detectors:
-        rows, column = columns[_choose_first_prefilter(detector, detectors)]
+        rows, column = columns[detector.first_prefilter]
         if not len(column):
             continue
         is_candidate = pc.match_substring_regex(column, detector.prefilter)
@@ -179,20 +188,14 @@ def find_spans_by_row(
     return {row: resolved[row] for row in sorted(resolved)}
 
 
-def _choose_first_prefilter(detector: Detector, detectors: Sequence[Detector]) -> str:
-    """Return the expression that is searched for once for several detectors; empty for all rows.
-
-    Those of other detectors are joined, because one search for several is faster. With national
-    ones, which are many, the joined expression would have so many states that it is slower.
-    """
-    if detector.requires_six_digits:
-        return _SIX_DIGITS
-    if detector.is_national:
+def _build_first_prefilter(name: str, detectors: Sequence[Detector]) -> str:
+    """Build the expression of a first prefilter for some of the detectors; empty for all rows."""
+    if name == "none":
         return ""
+    if name == "six digits":
+        return _SIX_DIGITS
     return "|".join(
-        f"(?:{other.prefilter})"
-        for other in detectors
-        if not other.requires_six_digits and not other.is_national
+        f"(?:{detector.prefilter})" for detector in detectors if detector.first_prefilter == name
     )
 
 

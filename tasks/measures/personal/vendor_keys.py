@@ -36,8 +36,8 @@ class VendorKeyFormat:
 
     @property
     def prefilter_pattern(self) -> str:
-        """RE2 expression that every complete key matches."""
-        return rf"{self.prefix}{self.characters}{{{min(self.min_characters, 16)}}}"
+        """RE2 expression that every complete key matches; more characters slow the search."""
+        return rf"{self.prefix}{self.characters}{{{min(self.min_characters, 8)}}}"
 
     @property
     def truncated_pattern(self) -> str:
