@@ -20,6 +20,7 @@ from functools import cache
 from itertools import groupby
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -179,12 +180,19 @@ def fold_text_column(texts: pa.Array) -> tuple[pa.Array, dict[int, FoldedText]]:
     Returns:
         The folded texts, and by row number those whose characters have moved.
     """
-    needs_folding = pc.match_substring_regex(texts, _foldable_pattern())
-    if not pc.any(needs_folding).as_py():
+    # Most texts are ASCII without escapes, and a search for a single character is fast.
+    may_need_folding = pc.invert(pc.string_is_ascii(texts))
+    for pattern in (r"\\", "%", "&"):
+        may_need_folding = pc.or_(may_need_folding, pc.match_substring_regex(texts, pattern))
+    rows = pc.indices_nonzero(may_need_folding)
+    rows = rows.filter(pc.match_substring_regex(texts.take(rows), _foldable_pattern()))
+    if not len(rows):
         return texts, {}
-    rows = pc.indices_nonzero(needs_folding).to_pylist()
-    folded = [fold_text(text) for text in texts.filter(needs_folding).to_pylist()]
+    folded = [fold_text(text) for text in texts.take(rows).to_pylist()]
     columns = pc.replace_with_mask(
-        texts, needs_folding, pa.array([text.text for text in folded], texts.type)
+        texts,
+        pa.array(np.isin(np.arange(len(texts)), rows)),
+        pa.array([text.text for text in folded], texts.type),
     )
-    return columns, {row: text for row, text in zip(rows, folded, strict=True) if text.positions}
+    positions = zip(rows.to_pylist(), folded, strict=True)
+    return columns, {row: text for row, text in positions if text.positions}
