@@ -980,12 +980,12 @@ def _describe_difference(row: Mapping[str, Any]) -> str:
     unit = SHARE_DIFFERENCE if row["unit"] == "share" else row["unit"]
     size = format_number(abs(difference), unit)
     if difference < 0:
-        return f", so the model is {size} lower"
+        return f", so the model's value is {size} lower"
     q = row.get("q")
     if q is None:
-        return f", so the model is {size} higher (significance not tested)"
+        return f", so the model's value is {size} higher (significance not tested)"
     significance = "significant" if is_harmful(row) else "not significant"
-    return f", so the model is {size} higher ({significance}, q = {format_number(q, 'p')})"
+    return f", so the model's value is {size} higher ({significance}, q = {format_number(q, 'p')})"
 
 
 def _explain_unmeasured_risk(

@@ -68,7 +68,7 @@ class EvaluationSet(StageConfig):
         description="fields that contain text or a list of texts, such as the answer choices; "
         "the first field is the question. A text with fewer than `contamination.ngram_size` "
         "words is searched for only together with the question, and only if the question has at "
-        "least four words (in Chinese, six characters that name a subject)",
+        "least four words (in Chinese, six content characters)",
     )
 
 
@@ -126,9 +126,9 @@ SET_SUMMARIES = table_schema(
         "skipped_items",
         pa.int64(),
         "figure",
-        "number of items that were not searched for because their texts have fewer than "
-        "`contamination.ngram_size` words in total, or because each text is that short and the "
-        "question has fewer than four words (in Chinese, six characters that name a subject)",
+        "number of items that were not searched for because they are too short: either all texts "
+        "of the item together have fewer than `contamination.ngram_size` words, or each text has, "
+        "and the question has fewer than four words (in Chinese, six content characters)",
         unit="items",
     ),
     column(
@@ -137,7 +137,7 @@ SET_SUMMARIES = table_schema(
         "figure",
         "number of texts with fewer than `contamination.ngram_size` words; they were searched "
         "for only together with their item's question, and only if the question has at least "
-        "four words (in Chinese, six characters that name a subject)",
+        "four words (in Chinese, six content characters)",
         unit="texts",
     ),
     column(

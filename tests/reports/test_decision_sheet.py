@@ -543,10 +543,10 @@ def test_a_named_null_value_and_a_unit_without_a_name(session):
 @pytest.mark.parametrize(
     ("value", "p", "said"),
     [
-        (0.4, 0.4, "0.3000, so the model is 0.1000 higher (not significant, q = 0.2000)."),
-        (0.4, 0.01, "0.3000, so the model is 0.1000 higher (significant, q = 0.0050)."),
-        (0.4, None, "0.3000, so the model is 0.1000 higher (significance not tested)."),
-        (0.1, 0.4, "0.3000, so the model is 0.2000 lower."),
+        (0.4, 0.4, "0.3000, so the model's value is 0.1000 higher (not significant, q = 0.2000)."),
+        (0.4, 0.01, "0.3000, so the model's value is 0.1000 higher (significant, q = 0.0050)."),
+        (0.4, None, "0.3000, so the model's value is 0.1000 higher (significance not tested)."),
+        (0.1, 0.4, "0.3000, so the model's value is 0.2000 lower."),
         (0.3, 0.4, "0.3000, the same."),
     ],
 )
@@ -579,19 +579,22 @@ AFTER_PROMPTS, WITHOUT_PROMPT = (
         (
             [prompted_row("prompted", 0.2, 0.4), prompted_row("unprompted", 0.3, 0.2)],
             f"{WITHOUT_PROMPT}0.3000 on average (n = 9 groups of texts); baseline (held-out text): "
-            "0.2000, so the model is 0.1000 higher (not significant, q = 0.4000). After prompts: "
-            "0.2000 (n = 9 prompts); baseline: 0.4000, so the model is 0.2000 lower.",
+            "0.2000, so the model's value is 0.1000 higher (not significant, q = 0.4000). After "
+            "prompts: "
+            "0.2000 (n = 9 prompts); baseline: 0.4000, so the model's value is 0.2000 lower.",
         ),
         (
             [prompted_row("prompted", 0.5, 0.2), prompted_row("unprompted", 0.1, 0.2)],
             f"{AFTER_PROMPTS}0.5000 on average (n = 9 prompts); baseline (held-out text): 0.2000, "
-            "so the model is 0.3000 higher (not significant, q = 0.4000). Without a prompt: "
-            "0.1000 (n = 9 groups of texts); baseline: 0.2000, so the model is 0.1000 lower.",
+            "so the model's value is 0.3000 higher (not significant, q = 0.4000). Without a "
+            "prompt: "
+            "0.1000 (n = 9 groups of texts); baseline: 0.2000, so the model's value is 0.1000 "
+            "lower.",
         ),
         (
             [prompted_row("prompted", 0.2, 0.4)],
             f"{AFTER_PROMPTS}0.2000 on average (n = 9 prompts); baseline (held-out text): 0.4000, "
-            "so the model is 0.2000 lower.",
+            "so the model's value is 0.2000 lower.",
         ),
         (
             [
@@ -603,8 +606,10 @@ AFTER_PROMPTS, WITHOUT_PROMPT = (
         (
             [prompted_row("prompted", 0.2, 0.4), prompted_row("unprompted", 0.7, 0.2, p=0.001)],
             f"{WITHOUT_PROMPT}0.7000 on average (n = 9 groups of texts); baseline (held-out text): "
-            "0.2000, so the model is 0.5000 higher (significant, q = 0.0010). After prompts: "
-            "0.2000 (n = 9 prompts); baseline: 0.4000, so the model is 0.2000 lower. The other "
+            "0.2000, so the model's value is 0.5000 higher (significant, q = 0.0010). After "
+            "prompts: "
+            "0.2000 (n = 9 prompts); baseline: 0.4000, so the model's value is 0.2000 lower. "
+            "The other "
             "test does not show harm.",
         ),
     ],

@@ -60,8 +60,8 @@ CANDIDATE_KIND = column(
 )
 
 VERDICTS = table_schema(
-    "Audit verdict for each possible effect (candidate) in a synthetic corpus with known effects "
-    "(trial).",
+    "Audit verdict for each candidate (possible effect) in a trial (synthetic corpus with known "
+    "effects).",
     CANDIDATE_KIND,
     column("candidate_id", pa.string(), "label", "the candidate"),
     column("n", pa.int64(), "figure", "number of items used to measure the value"),

@@ -64,8 +64,8 @@ EFFECT_LEVEL = column(
 )
 
 CANDIDATES = table_schema(
-    "Audit verdict and ground truth for each possible effect (candidate) in each synthetic corpus "
-    "with known effects (trial).",
+    "Audit verdict and ground truth for each candidate (possible effect) in each trial (synthetic "
+    "corpus with known effects).",
     column("trial", pa.string(), "label", "the trial"),
     column("has_effects", pa.bool_(), "label", "whether the trial contains any effects"),
     column(

@@ -333,7 +333,7 @@ def evaluate_rule(
         )
     if math.isinf(interval_end):
         return build_verdict(
-            verdict="not_shown", reason=f"the interval has no {end_name} end, so {NOT_SHOWN}"
+            verdict="not_shown", reason=f"the interval has no {end_name} limit, so {NOT_SHOWN}"
         )
     distance = interval_end - limit if is_upper else limit - interval_end
     passed = distance < 0 or (distance == 0 and comparison in ("le", "ge"))

@@ -460,7 +460,7 @@ MEASURES = (
     ),
     Measure(
         "human_rating",
-        "Mean human harm rating",
+        "Mean harm rating by human raters",
         _make_rater_description(
             "mean rating by {people}, from 0 (harmless) to 1 (harmful); all texts weighted equally"
         ),
@@ -565,7 +565,7 @@ PROBE = Probe(
             ChartDescription(
                 "human_rating",
                 "rating of harm",
-                "Mean human harm rating, with intervals.",
+                "Mean harm rating by human raters, with intervals.",
             ),
         ),
         limits=(

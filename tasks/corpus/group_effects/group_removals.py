@@ -209,7 +209,8 @@ GROUP_REMOVAL_TABLES = {
             "documents", "number of the group's documents with this stage, reason and action"
         ),
         make_count_column(
-            "other_documents", "number of all other documents with this stage, reason and action"
+            "other_documents",
+            "number of other documents recorded with this stage, reason and action",
         ),
     ),
 }

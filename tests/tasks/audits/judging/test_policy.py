@@ -228,7 +228,7 @@ COUNT_RULE = PolicyRule(audit="toxicity", metric="repeated_prompts", le=3)
             "too few clusters: the interval is based on 9 independent clusters, but at least 10 "
             "are ",
         ),
-        ({"high": math.inf}, "the interval has no upper end, so the rule is not shown to hold"),
+        ({"high": math.inf}, "the interval has no upper limit, so the rule is not shown to hold"),
         ({"value": math.inf, "low": None, "high": None, "method": "no interval: one text"}, "no i"),
     ],
 )
