@@ -11,6 +11,7 @@ one runs, and the others are cancelled.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
@@ -30,6 +31,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.sorting import FlowRunSort
+from prefect.context import refresh_global_settings_context
 from prefect.runner import Runner
 from prefect.states import Cancelled
 
@@ -51,6 +53,16 @@ OVERDUE_LIMIT = 200
 
 #: Seconds within which all runs must be cancelled when the runner stops; then they are killed.
 STOP_TIMEOUT = 60.0
+
+
+def repeat_failed_requests() -> None:
+    """Make Prefect in this process and its flow runs repeat requests that a server fails to answer.
+
+    A Prefect server with an SQLite database responds with 500 when many requests wait for the
+    database. Without another attempt, Prefect reports the flow run as crashed.
+    """
+    os.environ.setdefault("PREFECT_CLIENT_RETRY_EXTRA_CODES", "500")
+    refresh_global_settings_context()
 
 
 class DeploymentRunner(Runner):  # type: ignore[misc]  # mypy skips prefect.runner
@@ -80,6 +92,7 @@ class DeploymentRunner(Runner):  # type: ignore[misc]  # mypy skips prefect.runn
         for deployment in deployments:
             self.deployment_ids.append(await self.aadd_deployment(deployment))
         await create_dead_run_automation(config_name, self.deployment_ids)
+        repeat_failed_requests()
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with self:
                 async with anyio.create_task_group() as loops:

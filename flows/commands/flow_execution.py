@@ -25,9 +25,6 @@ def configure_prefect_environment() -> None:
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")
     os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "hallmark")
     os.environ.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
-    # A Prefect server with an SQLite database responds with 500 when many requests wait for the
-    # database. Without another attempt, Prefect reports the flow run as crashed.
-    os.environ.setdefault("PREFECT_CLIENT_RETRY_EXTRA_CODES", "500")
 
 
 def _check_prefect_server_answers() -> None:

@@ -9,11 +9,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 CHECK_HEALTH = """
-from hallmark.flows.commands.flow_execution import configure_prefect_environment
-
-configure_prefect_environment()
 from prefect.client.orchestration import get_client
 
+from hallmark.flows.deployment_runner import repeat_failed_requests
+
+repeat_failed_requests()
 with get_client(sync_client=True) as client:
     print(client.api_healthcheck())
 """
