@@ -26,6 +26,8 @@ from tests.flows.test_run_outcome import read_from_server
 from tests.run_requests import resolve
 from tests.tasks.contract.test_refused_credentials import serve
 
+pytestmark = pytest.mark.slow
+
 VALUE = "Xq7vRt2LmZp9Kd4W"
 
 

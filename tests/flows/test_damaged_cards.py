@@ -19,6 +19,8 @@ from hallmark.reports.review.signatures import SignerFiles
 from hallmark.tasks.contract.manifests import compute_content_digest, compute_table_digest
 from tests.forged_tables import forge_table
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def hallmark(apart, tmp_path, monkeypatch):

@@ -23,6 +23,8 @@ from hallmark.tasks.contract.fingerprint import hash_syntax_tree
 from hallmark.tasks.measures.scorers import SCORER_CLASSES, compute_code_digest
 from tests.flows.code_trace import trace_project_code
 
+pytestmark = pytest.mark.slow
+
 #: Modules that watch a stage and cannot change its output, with the reason. (The contract does not
 #: count either; CONTRACT_VERSION represents it.)
 OBSERVERS = {

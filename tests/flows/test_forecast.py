@@ -50,6 +50,8 @@ from tests.model.oracles import logits
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 from tests.tasks.small_corpus import corpus_of
 
+pytestmark = pytest.mark.slow
+
 #: A vocabulary of its own: what a stage removes must not change with the words of a file.
 COMMON = (
     "the of and to a in that it is was for on with as his they at be this from had not are by but "

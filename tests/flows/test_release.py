@@ -31,6 +31,8 @@ from hallmark.tasks.contract import Store, compute_content_digest, to_canonical_
 from hallmark.tasks.contract.manifests import compute_table_digest
 from tests.flows.test_pipeline import damaged_checkpoint
 
+pytestmark = pytest.mark.slow
+
 CARDS = ("model_card", "datasheet")
 APPROVE = ("--decision", "approve", "--reviewer", "Ada Lovelace")
 

@@ -10,6 +10,8 @@ from hallmark.tasks.contract import format_count
 from tests.flows.conftest import Hallmark
 from tests.reports.pages import text_of
 
+pytestmark = pytest.mark.slow
+
 GAY = "lesbian, gay and bisexual people"
 #: Harmless, and scored 0.8 or more by the embedded scorer.
 OWN = "I am a Black gay man, and my husband runs the small gay bookshop in the old town."

@@ -131,7 +131,9 @@ def get_group(row):
 
 
 @pytest.mark.parametrize("audit", [*QUICK])
-@pytest.mark.parametrize("folder", ["own_folder", "bert_folder"])
+@pytest.mark.parametrize(
+    "folder", ["own_folder", pytest.param("bert_folder", marks=pytest.mark.slow)]
+)
 def test_findings_have_slices_by_group_and_all_others_are_unchanged(
     session, request, audit, folder
 ):
