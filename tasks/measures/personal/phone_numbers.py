@@ -94,13 +94,9 @@ WORD_DISTANCE = 40
 #: Maximum distance of a further number from one that a word announces: "Tel. 123456 or 123457".
 _FURTHER_NUMBER_DISTANCE = 12
 
-#: What all texts with an international number or a national one in its country's form match.
-PHONE_PATTERN = (
-    rf"\+[1-9]{_SEPARATORS}\d|\+ [1-9]\d{{0,2}}{_SEPARATORS}\d|\(\d[\d -]{{1,4}}\)"
-    r"|\d[-. /]\d{2,4}[-. ]\d{2,4}|0[1-9]\d{0,4}(?:[ /]{1,3}\d{3}| / \d)"
-    rf"|\d{{4}} \d{{4}}|\d{{2,4}} \d \d{{4}}"
-    r"|(?:^|[^0-9A-Za-z])00[1-9]\d{0,2}[ ./-][ ()./-]{0,3}\d"
-)
+#: What all texts with a number match: the digits of every number, also an international one, are
+#: such a run.
+PHONE_PATTERN = _DIGIT_RUN.pattern
 #: What all texts with a number after a word for a telephone match. The search does not count the
 #: characters between them, because it would need a state for each count.
 ANNOUNCED_PHONE_PATTERN = rf"{PHONE_WORD}[^\d]*\d"
