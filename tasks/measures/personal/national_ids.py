@@ -13,6 +13,7 @@ from functools import cached_property
 from importlib import import_module
 
 from hallmark.tasks.measures.personal.contact_details import WORD_CHARACTER, SpanIterator
+from hallmark.tasks.measures.personal.prefilters import ignore_case
 from hallmark.tasks.measures.personal.types import PersonalDataType
 
 #: Number of characters before and after a number that are searched for context words.
@@ -48,7 +49,7 @@ class NationalIdFormat:
     def prefilter_pattern(self) -> str:
         """Pattern of every number; only those with letters are slower to find in either case."""
         pattern = self.pattern.replace("_", "[ ./-]?")
-        return f"(?i:{pattern})" if re.search("[A-Z]", pattern) else pattern
+        return ignore_case(pattern) if re.search("[A-Z]", pattern) else pattern
 
     @cached_property
     def _bounded_regex(self) -> re.Pattern[str]:

@@ -1,5 +1,7 @@
 """Words for a telephone in the languages of many countries, which announce a number."""
 
+from hallmark.tasks.measures.personal.prefilters import ignore_case
+
 #: Parts of words in scripts that separate words; other letters may precede and follow.
 _STEMS = (
     "phone|telef|t[eé]l[eéè]f|t[eé]l[eé]ph|telemóv|telepon|telp|handy|mobil|mobiel|mobitel|m[oó]vil|"
@@ -22,11 +24,13 @@ _WORDS_OF_OTHER_SCRIPTS = (
 )
 
 _LETTER = "A-Za-z\u00c0-\u04ff"
-#: A word for a telephone, for RE2, which has no look-around: the characters next to a short word
-#: are part of the match.
+#: What may be next to a short word: no letter, or one whose lower case is no `_LETTER`.
+_NO_LETTER = f"[^{_LETTER}]|[ȺȾ]"
+#: A word for a telephone in any case, for RE2, which has no look-around: the characters next to a
+#: short word are part of the match.
 PHONE_WORD = (
-    rf"(?:(?i:{_STEMS})|(?:^|[^{_LETTER}])(?i:{_WORDS})(?:[^{_LETTER}]|$)"
-    rf"|{_WORDS_OF_OTHER_SCRIPTS})"
+    rf"(?:{ignore_case(f'{_STEMS}|{_WORDS_OF_OTHER_SCRIPTS}')}"
+    rf"|(?:^|{_NO_LETTER}){ignore_case(_WORDS)}(?:{_NO_LETTER}|$))"
 )
 #: The same in lower case. Every alternative begins with a character of its own, so that Python
 #: skips all others.

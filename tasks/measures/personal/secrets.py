@@ -27,6 +27,7 @@ from hallmark.tasks.measures.personal.credential_columns import (
     find_values_in_columns,
 )
 from hallmark.tasks.measures.personal.folding import build_character_class
+from hallmark.tasks.measures.personal.prefilters import ignore_case
 from hallmark.tasks.measures.personal.program_options import (
     PROGRAM_OPTION_PREFILTER,
     find_passwords_in_options,
@@ -163,15 +164,13 @@ _OTHER_NAMES = {"": re.compile("|".join(sorted(CREDENTIAL_NAMES_IN_OTHER_LANGUAG
 
 #: What every text with a credential after a name matches, in any case. No small letter follows a
 #: name except "s": "keyboard" and "author" are no names.
-CREDENTIAL_NAME_PREFILTER = (
-    r"(?i)(?:key|token|secret|pass(?:w(?:[o0]r)?d|[ -]?(?:phrase|code)|-word)?|pwd?|psk|credential"
+CREDENTIAL_NAME_PREFILTER = ignore_case(
+    r"(?:key|token|secret|pass(?:w(?:[o0]r)?d|[ -]?(?:phrase|code)|-word)?|pwd?|psk|credential"
     r"|bearer|auth(?:orization)?)(?-i:[^a-rt-z]|\z)"
     r"|[?&;]sig[=%]|[ ,&-]signature=|-u(?:ser)?[ =]|digest |identified by|"
     + PROGRAM_OPTION_PREFILTER
 )
-OTHER_CREDENTIAL_NAME_PREFILTER = "(?i)" + "|".join(
-    name.replace("i", "[iİ]") for name in CREDENTIAL_NAMES_IN_OTHER_LANGUAGES
-)
+OTHER_CREDENTIAL_NAME_PREFILTER = ignore_case("|".join(CREDENTIAL_NAMES_IN_OTHER_LANGUAGES))
 
 #: An opening quote, also escaped, as an HTML entity, or encoded for a URL.
 _QUOTE = r"\\?\"{3}|\\?'{3}|\\{0,3}[\"'`]|[“”„‟‘’‚«»‹›「『]|&(?:quot|apos|\#0?3[49]);|%2[27]"
