@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from hallmark.tasks.measures.personal.contact_details import SpanIterator
+from hallmark.tasks.measures.personal.prefilters import WHITE_SPACE
 from hallmark.tasks.measures.personal.random_values import is_random_looking
 
 _MIN_PASSWORD_CHARACTERS = 8
@@ -49,7 +50,7 @@ _COMMANDS_BY_OPTION = {
 #: The password of a wireless network in a QR code.
 _WIRELESS_PASSWORD = re.compile(r"WIFI:(?:[A-Z]:[^;\n]{0,64};){0,4}?P:([^;\n]{8,63});")
 #: What all texts with such a password match in any case.
-PROGRAM_OPTION_PREFILTER = "[ \t\n]-(?:h?p|a|w|k|u|store|new)|wifi:"
+PROGRAM_OPTION_PREFILTER = rf"{WHITE_SPACE}-(?:h?p|a|w|k|u|store|new)|wifi:"
 
 
 def find_passwords_in_options(text: str) -> SpanIterator:
