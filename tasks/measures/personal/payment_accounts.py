@@ -68,18 +68,17 @@ def _repeat_character(character: str, count: int) -> str:
 
 
 #: Countries by the beginning of their account numbers: three digits; four letters or digits, then
-#: four digits; a letter, then five digits; two letters or digits, then eight digits; anything else.
+#: four digits; a letter, then five digits; anything else.
 _COUNTRIES_WITH_DIGITS_FIRST = (
-    "AD|AE|AL|AO|AT|BA|BE|BI|BR|CF|CG|CH|CM|CR|CV|CY|CZ|DE|DJ|DK|DZ|EE|EG|ES|FI|FO|FR|GA|GL|GQ|"
-    "GR|GW|HR|HU|IL|IR|IS|KM|KZ|LB|LI|LT|LU|LY|MA|MC|ME|MG|MK|MN|MR|MZ|NO|OM|PL|PT|RS|RU|SD|SE|SI|"
-    "SK|SO|ST|TD|TL|TN|TR|UA|VA|XK"
+    "AD|AE|AL|AT|BA|BE|BI|BR|CH|CR|CY|CZ|DE|DJ|DK|EE|EG|ES|FI|FO|FR|GL|GR|HR|HU|IL|IS|KZ|LB|LI|LT|"
+    "LU|LY|MC|ME|MK|MN|MR|NO|OM|PL|PT|RS|RU|SD|SE|SI|SK|SO|ST|TL|TN|TR|UA|VA|XK"
 )
 _COUNTRIES_WITH_BANK_CODE = "BG|BY|DO|FK|GB|GE|HN|IE|IQ|JO|MT|MU|NI|NL|SC|SV|VG|YE"
 _COUNTRIES_WITH_CHECK_LETTER = "IT|SM"
-_COUNTRIES_WITH_TWO_LETTERS = "BF|BJ|CI|ML|NE|SN|TG"
 _OTHER_COUNTRIES = "AZ|BH|GI|GT|KW|LC|LV|MD|PK|PS|QA|RO|SA"
 #: Letters and digits after the country code in countries that write accounts like an IBAN but are
 #: not in the registry of SWIFT (List of countries of the European Committee for Banking Standards).
+#: The account number begins with two letters or digits, and digits follow.
 _UNREGISTERED_LENGTHS = {
     **{"AO": 23, "BF": 26, "BJ": 26, "CF": 25, "CG": 25, "CI": 26, "CM": 25, "CV": 23, "DZ": 24},
     **{"GA": 25, "GQ": 25, "GW": 23, "IR": 24, "KM": 25, "MA": 26, "MG": 25, "ML": 26, "MZ": 23},
@@ -112,7 +111,7 @@ IBAN_PATTERN = "|".join(
             _repeat_character("[A-Za-z]", 1) + _repeat_character(r"\d", 5),
         ),
         _match_start_of_iban(
-            _COUNTRIES_WITH_TWO_LETTERS,
+            "|".join(_UNREGISTERED_LENGTHS),
             _repeat_character(_LETTER_OR_DIGIT, 2) + _repeat_character(r"\d", 8),
         ),
         _match_start_of_iban(_OTHER_COUNTRIES, _repeat_character(_LETTER_OR_DIGIT, 13)),
