@@ -322,7 +322,8 @@ def test_a_toxic_finding_leads_to_its_worst_rows_and_their_documents(run, smoke)
     values = run["audit_toxicity"]["values"].read()
     texts = select_evidence(values, {"measure": "toxicity", "writer": "model", "kind": "prompted"})
     best: dict[bytes, dict] = {}
-    for row in sorted(texts.to_pylist(), key=lambda row: row["toxicity"] or 0):
+    unplanted_rows = [row for row in texts.to_pylist() if not row["planted_run_tokens"]]
+    for row in sorted(unplanted_rows, key=lambda row: row["toxicity"] or 0):
         best[row["item"]] = row
     assert report["row_count"] == len(best) and report["finding"]["slice"] == {
         "prompt_subset": "prompted",

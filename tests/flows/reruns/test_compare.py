@@ -261,7 +261,7 @@ def test_all_checkpoints_are_audited_by_one_command_with_a_trajectory_page(
     printed = io.StringIO()
     monkeypatch.setattr(console.stderr, "file", printed)
     before = {run.id for run in read_all_runs(Store(apart.store))}
-    rule = 'policy.rules.none={audit="associations", metric="association_strength", lt=-99.0}'
+    rule = 'policy.rules.none={audit="associations", metric="association_preference", lt=0.01}'
     only = ("--only", "associations", "--set", rule)
     done = apart("audit", f"{apart.first}@all", *only, code=3)
     first = open_run(apart.first, str(apart.store))
@@ -270,7 +270,7 @@ def test_all_checkpoints_are_audited_by_one_command_with_a_trajectory_page(
     assert [run.record["checkpoint"] for run in runs] == [f"{apart.first}@{n}" for n in steps]
     assert len({run["associations_build_requests"].name for run in runs}) == 1
     *_, output = done.stderr.splitlines()
-    verdict = "policy failed: 1 of 1 rule failed; failed: none (associations.association_strength"
+    verdict = "policy failed: 1 of 1 rule failed; failed: none (associations.association_preference"
     assert all(f"{apart.first}@{step}: {verdict}" in output for step in steps)
     names = [f"{apart.first}@{step}" for step in steps]
     assert [line for line in printed.getvalue().splitlines() if line in names] == names
