@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from hallmark.flows.dead_run_automation import SILENCE_SECONDS, SUSPENDED_EVENT
-from tests.flows.test_serve import PrefectServer, api, created, wait_for
+from tests.flows.test_serve import PrefectServer, api, created, post_until_answered, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -73,7 +73,7 @@ class Served:
 
     def set_state(self, **state):
         url = f"{self.server.url}/flow_runs/{self.flow_run_id}/set_state"
-        api.post(url, json={"state": state}).raise_for_status()
+        post_until_answered(url, {"state": state}, self.process)
 
     def read_run(self):
         name = api.get(f"{self.server.url}/flow_runs/{self.flow_run_id}").json()["name"]
@@ -183,7 +183,7 @@ def test_a_paused_run_ends_after_its_stage_and_is_resumed(tmp_path):
         assert "prefect.deployment" in related
         assert served.read_state()["name"] == "Suspended"
         url = f"{served.server.url}/flow_runs/{served.flow_run_id}/resume"
-        api.post(url, json={}).raise_for_status()
+        post_until_answered(url, {}, served.process)
         resumed = wait_for("the next run", lambda: find_run(first["run"]), served.process)
         assert resumed["stages"][0]["cached"]
     finally:

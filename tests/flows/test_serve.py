@@ -40,15 +40,20 @@ def wait_for(what, condition, process=None, seconds=120):
     raise AssertionError(f"{what} did not come within {seconds} s")
 
 
-def created(url, given, process):
-    """Create a flow run and return its id; retry while a busy server answers 503."""
+def post_until_answered(url, content, process):
+    """Send a request and return the answer; retry while a busy server answers 503."""
 
-    def asked():
-        answer = api.post(url, json=given, timeout=30)
+    def post():
+        answer = api.post(url, json=content, timeout=30)
         assert answer.is_success or answer.status_code == 503, answer.text
-        return answer.json()["id"] if answer.is_success else None
+        return answer if answer.is_success else None
 
-    return wait_for("a new run", asked, process)
+    return wait_for(f"an answer of {url}", post, process)
+
+
+def created(url, given, process):
+    """Create a flow run and return its id."""
+    return post_until_answered(url, given, process).json()["id"]
 
 
 class PrefectServer:
