@@ -141,7 +141,8 @@ def build_analyses_section(
 def build_summary_table(findings: Findings) -> DataTable | Paragraph:
     """Build the table of the main figures of every audit, or say that there is none.
 
-    The main figures are the first ones of the main chart of the audit.
+    The main figures are the first ones of the main chart of the audit, beginning with those that
+    are compared with a null value.
     """
     rows: list[list[InlineElement]] = []
     shown_rows: list[dict[str, Any]] = []
@@ -180,7 +181,10 @@ def build_summary_table(findings: Findings) -> DataTable | Paragraph:
 
 
 def _select_main_findings(findings: Findings, audit: str) -> list[Finding]:
-    """Return the measured findings of the main chart of an audit; if it has none, its headlines."""
+    """Return the measured findings of the main chart of an audit; if it has none, its headlines.
+
+    Findings that are compared with a null value come first: a chart may start with its baselines.
+    """
     audit_findings = findings.by_audit[audit]
     description = AUDIT_DESCRIPTIONS.get(audit)
     for chart in [] if description is None else description.charts:
@@ -190,7 +194,7 @@ def _select_main_findings(findings: Findings, audit: str) -> list[Finding]:
             if finding.figure.value is not None
         ]
         if drawn_findings:
-            return drawn_findings
+            return sorted(drawn_findings, key=lambda finding: not is_ranked(finding.row))
     return findings.select_headlines(audit)
 
 

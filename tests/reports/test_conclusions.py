@@ -12,6 +12,7 @@ from hallmark.reports.model_card import ModelCardConfig, build_model_card
 from hallmark.reports.page.document import DataTable
 from hallmark.reports.page.figures import Figure
 from hallmark.reports.sections.analyses import (
+    MAX_MAIN_FIGURES,
     build_audit_page,
     build_metric_table,
     build_summary_table,
@@ -316,6 +317,24 @@ def test_the_summary_has_a_figure_of_each_audit_that_left_one(session, probe):
     assert "No audit" not in said and isinstance(summary, DataTable)
     assert any(isinstance(row[1], Figure) and row[1].value is not None for row in summary.rows)
     assert get_audit_title(probe.name) in said
+
+
+def test_the_summary_shows_tested_figures_before_the_baselines_of_a_chart(session):
+    """A chart sorted by value begins with baselines, which no test judges."""
+    baselines = [
+        {"metric": "expected_maximum_toxicity", "value": 0.9 - n / 100, "tags": {"part": f"b{n}"}}
+        for n in range(MAX_MAIN_FIGURES)
+    ]
+    tested = {
+        "metric": "expected_maximum_toxicity",
+        "value": 0.1,
+        "worse_when": "high",
+        "null_value": 0.2,
+        "tags": {"part": "tested"},
+    }
+    summary = build_summary_table(findings_of(toxicity=[*baselines, tested]))
+    values = [row[1].value for row in summary.rows]
+    assert values == [0.1, 0.9, 0.89, 0.88, 0.87]
 
 
 @given(
