@@ -102,6 +102,15 @@ def evidence(browser, address, run):
     raise AssertionError("no evidence has more than one page of cases")
 
 
+def test_the_decision_sheet_fits_one_screen(open_page, run):
+    """The application's bar and the header of the card leave enough room for it."""
+    page = open_page(f"/runs/{run.id}/model_card/model_card.html")
+    box = page.locator(".sheet").bounding_box()
+    assert box["y"] <= 120
+    assert box["y"] + box["height"] <= 800
+    assert page.locator("nav.contents").bounding_box()["y"] > box["y"] + box["height"]
+
+
 @pytest.mark.parametrize("media", ["screen", "print"])
 def test_shared_text_is_marked_by_more_than_colour(open_page, run, media):
     page = open_page("/")
