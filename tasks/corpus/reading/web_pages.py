@@ -226,6 +226,9 @@ def _check_losses(decoded: DecodedText) -> DecodedText:
 
 
 _CUT_MARKUP = re.compile(r"(?:<|&#?\w{0,30})\Z")
+#: Lines in nested lists are indented by two spaces per list. Without a limit, the text of a page of
+#: 30 kB can have 36 MB.
+_DEEP_INDENTATION = re.compile("(?m)^( {100}) ++")
 
 
 def extract_page_text(
@@ -265,7 +268,8 @@ def extract_page_text(
     text = extract_text()
     if main_content and not is_deep and has_only_headings(tree, text) and protect_all_lists(tree):
         text = extract_text()
-    return clean_text(text)
+    text = clean_text(text)
+    return _DEEP_INDENTATION.sub(r"\1", text) if len(text) > len(html) else text
 
 
 # Cost of parsing ---------------------------------------------------------------------------------

@@ -86,6 +86,20 @@ def test_heavy_html_is_read(write, name):
     assert time.process_time() - start < 20
 
 
+@pytest.mark.parametrize("markup", ["<ul>x", "<ul><li>x", "<ol><li>x"])
+def test_the_indentation_of_deeply_nested_lists_is_limited(markup):
+    """Without a limit, the length of the text grows with the square of the number of lists."""
+    text = web_pages.extract_page_text(f"<body>{markup * 3000}", main_content=False)
+    assert text.count("x") == 3000
+    assert max(len(line) for line in text.splitlines()) <= 110
+
+
+def test_the_indentation_of_nested_lists_is_kept():
+    text = web_pages.extract_page_text(f"<body>{'<ul>x' * 40}", main_content=False)
+    indentations = [len(line) - len(line.lstrip()) for line in text.splitlines()]
+    assert indentations == sorted({*indentations}) and len(indentations) == 40
+
+
 def test_a_highly_compressed_response_is_not_kept_in_memory(write):
     bomb = gzip.compress(bytes(300_000_000))
     tracemalloc.start()
