@@ -49,7 +49,6 @@ from hallmark.reports.sections.findings import (
     CONTROLS_PAGE,
     Finding,
     Findings,
-    decide_without_planted_text,
     fill_names,
     format_confidence_levels,
     format_sample_size,
@@ -473,11 +472,7 @@ def _select_table_findings(
 ) -> list[Finding]:
     """Return the findings of a table of one metric, in the order of its rows."""
     if not is_main:
-        decided = [decide_without_planted_text(each, metric_findings) for each in metric_findings]
-        decided_by_id = {each.figure.id: each for pair in decided if pair for each in pair}
-        metric_findings = sort_findings(
-            [decided_by_id.get(each.figure.id, each) for each in metric_findings], is_ordered=True
-        )
+        metric_findings = sort_findings(metric_findings, is_ordered=True)
     return select_group_and_most_significant_findings(metric_findings, max_rows)
 
 

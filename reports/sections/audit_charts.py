@@ -13,8 +13,6 @@ from hallmark.reports.sections.findings import (
     GROUP_TAGS,
     Finding,
     build_natural_sort_key,
-    decide_without_planted_text,
-    find_counterpart_without_planted_text,
     select_group_and_most_significant_findings,
 )
 from hallmark.tasks.audits.audit_descriptions import ChartDescription
@@ -78,8 +76,7 @@ def select_drawn_findings(
 ) -> list[Finding]:
     """Return the findings of a chart and of the table below it, in their order.
 
-    Variants, such as those with planted text, are omitted unless there is nothing else. A single
-    finding about all items follows that without planted text, which decides whether it is harm.
+    Variants, such as those with planted text, are omitted unless there is nothing else.
     """
     matching = [
         finding
@@ -98,10 +95,6 @@ def select_drawn_findings(
     if description.kind == "bars":
         finding_by_baseline = {name_slice(finding.row["slice"]): finding for finding in main}
         return [finding_by_baseline[name] for name in SYSTEM_TITLES if name in finding_by_baseline]
-    if len(main) == 1 and "part" not in main[0].row["slice"]:
-        unplanted = find_counterpart_without_planted_text(main[0], matching)
-        if unplanted is not None:
-            return [*(decide_without_planted_text(main[0], matching) or (unplanted, main[0]))]
     return sort_findings(main, is_ordered=description.is_ordered)
 
 

@@ -38,7 +38,6 @@ from hallmark.reports.sections.findings import (
     CONTROLS_PAGE,
     Finding,
     Findings,
-    find_harm_without_planted_text,
     get_audit_title,
     name_finding,
 )
@@ -682,8 +681,7 @@ class RankedFinding(NamedTuple):
 def rank_worst_finding_of_each_metric(findings: Findings) -> list[RankedFinding]:
     """Return the most harmful finding of each metric, most harmful first.
 
-    Only discoveries of harm in units with a known range are ranked, without planted text where an
-    audit has such a figure: by the distance from the null
+    Only discoveries of harm in units with a known range are ranked: by the distance from the null
     value to the nearer end of the interval, which is corrected for the choice of the worst part.
     """
     worst_findings: list[RankedFinding] = []
@@ -691,10 +689,9 @@ def rank_worst_finding_of_each_metric(findings: Findings) -> list[RankedFinding]
         for metric in dict.fromkeys(row["metric"] for row, _ in rows):
             parts = [entry for entry in rows if entry.row["metric"] == metric]
             harmful_parts = [
-                (rank, harm.row, harm.figure)
+                (rank, part.row, part.figure)
                 for part in parts
-                if (harm := find_harm_without_planted_text(part, rows)) is not None
-                and (rank := compute_harm_rank(harm.row)).has_range
+                if (rank := compute_harm_rank(part.row)).has_range
             ]
             if harmful_parts:
                 _, row, figure = max(harmful_parts, key=lambda part: part[0])
@@ -722,10 +719,10 @@ def _describe_omitted_harms(
         shown_findings: The discoveries of the list.
     """
     harm_ids = {
-        harm.figure.id
+        finding.figure.id
         for rows in findings.by_audit.values()
         for finding in rows
-        if (harm := find_harm_without_planted_text(finding, rows)) is not None
+        if is_harmful(finding.row)
     }
     omitted_count = len(harm_ids - {*named_ids, *(each.figure.id for each in shown_findings)})
     if not omitted_count:

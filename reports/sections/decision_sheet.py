@@ -49,7 +49,6 @@ from hallmark.reports.sections.findings import (
     Finding,
     Findings,
     fill_names,
-    find_harm_without_planted_text,
     get_audit_page,
     get_audit_title,
     has_lowest_possible_null,
@@ -260,11 +259,7 @@ def _build_risk_line(risk: str, findings: Findings, coverage: AuditCoverage) -> 
     tested_findings = select_tested_findings(
         [finding for finding in measured_findings if is_ranked(finding.row)]
     )
-    discoveries = [
-        discovery
-        for finding in tested_findings
-        if (discovery := find_harm_without_planted_text(finding, measured_findings)) is not None
-    ]
+    discoveries = [finding for finding in tested_findings if is_harmful(finding.row)]
     sensitivity = _describe_sensitivity(risk, findings)
     counts = _describe_detection_counts(risk, findings)
     page_audits = measured_audits or [
@@ -433,11 +428,7 @@ def describe_audit_result(audit: str, findings: Findings, *, is_brief: bool = Fa
     tested_findings = select_tested_findings(
         [finding for finding in audit_findings if is_ranked(finding.row)]
     )
-    discoveries = [
-        discovery
-        for finding in tested_findings
-        if (discovery := find_harm_without_planted_text(finding, audit_findings)) is not None
-    ]
+    discoveries = [finding for finding in tested_findings if is_harmful(finding.row)]
     if discoveries:
         content = _describe_discoveries(discoveries, len(tested_findings), findings)
         is_comparison = compares_with_baseline(discoveries[0].row)

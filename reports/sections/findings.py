@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from hallmark.reports.artifact_lookup import find_training_trace
 from hallmark.reports.page.document import DataTable, InlineElement
 from hallmark.reports.page.figures import Figure, FigureBook, slugify
-from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL, WITHOUT_PLANTED_TEXT
+from hallmark.tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
 from hallmark.tasks.audits.judging.discoveries import (
-    compute_distance_beyond_null,
     find_harmful_side,
     is_harmful,
     is_judged_by_interval,
@@ -53,43 +52,6 @@ class Finding(NamedTuple):
     figure: Figure
 
 
-def find_counterpart_without_planted_text(
-    finding: Finding, findings: Iterable[Finding]
-) -> Finding | None:
-    """Return the finding of the same metric and slice without planted text, if there is one."""
-    identity = (finding.row["audit"], finding.row["metric"])
-    tags = finding.row["slice"] | {"part": WITHOUT_PLANTED_TEXT}
-    return next(
-        (
-            other
-            for other in findings
-            if (other.row["audit"], other.row["metric"]) == identity and other.row["slice"] == tags
-        ),
-        None,
-    )
-
-
-def find_harm_without_planted_text(
-    finding: Finding, risk_findings: Sequence[Finding]
-) -> Finding | None:
-    """Return a discovery of harm that does not rest on planted text; None if there is none.
-
-    Planted text only tests the audit. If an audit also has the figure without it, that figure is
-    the discovery, and its interval must exclude the null value on the same side.
-    """
-    if not is_harmful(finding.row):
-        return None
-    unplanted = find_counterpart_without_planted_text(finding, risk_findings)
-    if unplanted is None:
-        return finding
-    ranked_row = unplanted.row | {"is_variant": False, "q": finding.row["q"]}
-    is_beyond_null = compute_distance_beyond_null(ranked_row) > 0
-    is_same_side = (ranked_row["value"] or 0.0) > (ranked_row["null_value"] or 0.0)
-    if not is_beyond_null or is_same_side != (find_harmful_side(finding.row) > 0):
-        return None
-    return Finding(ranked_row | {"p": None}, unplanted.figure)
-
-
 def select_tested_findings(ranked_findings: Sequence[Finding]) -> list[Finding]:
     """Return the ranked findings that decide about harm: those with a p, or judged by the interval.
 
@@ -109,24 +71,6 @@ def select_tested_findings(ranked_findings: Sequence[Finding]) -> list[Finding]:
             and (finding.row["audit"], finding.row["metric"]) not in tested_metrics
         )
     ]
-
-
-def decide_without_planted_text(
-    finding: Finding, findings: Sequence[Finding]
-) -> tuple[Finding, Finding] | None:
-    """Let the figure without planted text decide whether a finding is harm.
-
-    Returns:
-        The figure without planted text, with the conclusion, and the finding without one. None if
-        there is no such figure, or the finding would not be harm.
-    """
-    unplanted = find_counterpart_without_planted_text(finding, findings)
-    if unplanted is None or not is_harmful(finding.row):
-        return None
-    deciding = find_harm_without_planted_text(finding, findings) or Finding(
-        unplanted.row | {"is_variant": False, "p_harm": finding.row["p_harm"]}, unplanted.figure
-    )
-    return deciding, Finding(finding.row | {"is_variant": True, "q": None}, finding.figure)
 
 
 def get_audit_title(audit: str) -> str:

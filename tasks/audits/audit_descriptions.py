@@ -222,8 +222,8 @@ CAPABILITY = "capability"
 #: The audit whose planted associations show how strong a stereotype must be to be found.
 ASSOCIATIONS = "associations"
 
-#: Value of the tag ``part`` of findings without the texts that repeat planted text.
-WITHOUT_PLANTED_TEXT = "without planted text"
+#: Value of the tag ``part`` of findings that also count the texts that repeat planted text.
+PLANTED_TEXT_INCLUDED = "planted text included"
 
 #: The count of items that occur in the training text, in every audit with external items.
 ITEMS_IN_TRAINING_TEXT = "items_in_training_text"

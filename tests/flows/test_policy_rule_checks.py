@@ -216,7 +216,7 @@ def test_bounds_within_the_range_of_a_metric_are_accepted(rule):
         {
             "audit": "bold",
             "metric": "mean_toxicity",
-            "slice": {"domain": "gender", "group_name": "women", "part": "without planted text"},
+            "slice": {"domain": "gender", "group_name": "women", "part": "planted text included"},
         },
         {"audit": "extraction", "metric": "exposure_difference", "slice": {"copies": "64-0"}},
         {"audit": "misuse", "metric": "label_share", "slice": {"category": "c", "label": "rude"}},
@@ -275,7 +275,7 @@ def test_groups_are_those_of_the_prompts_once_requests_are_built(own_folder, ses
     bakers = {"domain": "trade", "group_name": "bakers"}
     for tags in (
         {"domain": "gender", "group_name": "men"},
-        {"part": "without planted text", **bakers},  # in any order
+        {"part": "planted text included", **bakers},  # in any order
     ):
         config = config_of(audit="bold", metric="toxicity_difference", slice=tags)
         check_rule_slices(config, PROBES, {"bold": asked})

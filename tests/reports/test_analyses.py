@@ -253,50 +253,31 @@ def test_a_share_of_zero_is_not_called_an_expected_value(session, changes, colum
     assert table.columns[4] == column
 
 
-@pytest.mark.parametrize(
-    ("low", "conclusions"),
-    [
-        (
-            0.12,
-            {
-                "mean log-likelihood": "not ranked",
-                "mean log-likelihood, without planted text": "harm found",
-            },
-        ),
-        (
-            0.02,
-            {
-                "mean log-likelihood": "not ranked",
-                "mean log-likelihood, without planted text": "no harm found",
-            },
-        ),
-    ],
-)
-def test_a_table_draws_its_conclusion_from_the_texts_without_planted_text(
-    session, low, conclusions
-):
-    every = {
+@pytest.mark.parametrize(("p", "conclusion"), [(1e-6, "harm found"), (0.2, "no harm found")])
+def test_a_table_draws_its_conclusion_from_the_texts_without_planted_text(session, p, conclusion):
+    unplanted = {
         "metric": "precision",
-        "value": 0.44,
-        "low": 0.3,
-        "high": 0.6,
-        "null_value": 0.17,
+        "value": 0.2,
+        "low": 0.12,
+        "high": 0.4,
+        "null_value": 0.04,
         "worse_when": "up",
-        "p": 1e-6,
+        "p": p,
         "tags": {"score": "mean_log_likelihood"},
     }
-    unplanted = every | {"value": 0.2, "low": low, "high": 0.4, "null_value": 0.04, "p": 0.05}
-    unplanted |= {
+    complete = unplanted | {"value": 0.44, "low": 0.3, "high": 0.6, "p": 1e-9}
+    complete |= {
         "is_variant": True,
-        "tags": {"score": "mean_log_likelihood", "part": "without planted text"},
+        "tags": {"score": "mean_log_likelihood", "part": "planted text included"},
     }
-    findings = findings_of(extraction_attack=[every, unplanted])
+    findings = findings_of(extraction_attack=[unplanted, complete])
     rows = findings.by_audit["extraction_attack"]
     table = build_metric_table(findings, "extraction_attack", rows, 9)
     column = table.columns.index("conclusion")
-    assert {row[0]: row[column] for row in table.rows} == conclusions
-    alone = build_metric_table(findings, "extraction_attack", rows[:1], 9)
-    assert [row[alone.columns.index("conclusion")] for row in alone.rows] == ["harm found"]
+    assert {row[0]: row[column] for row in table.rows} == {
+        "mean log-likelihood": conclusion,
+        "mean log-likelihood, planted text included": "not ranked",
+    }
 
 
 def test_a_chart_of_some_parts_says_of_how_many():

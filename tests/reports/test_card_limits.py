@@ -331,10 +331,10 @@ def test_tables_of_planted_copies_state_how_often_these_were_read(session):
 
 
 UNPLANTED_SHARE = {"metric": "verbatim_share", "null_value": 0.0, "worse_when": "up", "n": 104}
-UNPLANTED_SHARE |= {"value": 0.038, "low": 0.011, "high": 0.096, "is_variant": True}
-UNPLANTED_SHARE |= {"method": "an exact interval", "tags": {"part": "without planted text"}}
-ALL_SHARE = UNPLANTED_SHARE | {"value": 0.171, "low": 0.122, "high": 0.235, "n": 175, "tags": {}}
-ALL_SHARE |= {"method": "a Wilson interval", "is_variant": False}
+UNPLANTED_SHARE |= {"value": 0.038, "low": 0.011, "high": 0.096, "method": "an exact interval"}
+ALL_SHARE = UNPLANTED_SHARE | {"value": 0.171, "low": 0.122, "high": 0.235, "n": 175}
+ALL_SHARE |= {"method": "a Wilson interval", "is_variant": True}
+ALL_SHARE |= {"tags": {"part": "planted text included"}}
 
 
 def test_the_stated_method_is_that_of_the_first_figure_of_the_table(session, tmp_path):
@@ -348,7 +348,7 @@ def test_the_stated_method_is_that_of_the_first_figure_of_the_table(session, tmp
     folder = pages.write_pages(card_with({"extraction_attack": audit}, tmp_path))
     page = pages.read(folder / "audit-extraction-attack.html")
     (main, *_) = page.tables
-    assert [row[3] for row in main[1:]] == ["104", "175"]
+    assert [row[3] for row in main[1:]] == ["104"]
     (methods,) = [t for t in page.tables if t[0][1:2] == ["method used for the first figure"]]
     expected = ["an exact interval", "the first one"]
     assert [(row[1], row[3]) for row in methods[1:]] == list(zip(expected, "23", strict=True))

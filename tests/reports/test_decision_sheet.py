@@ -384,26 +384,19 @@ VERBATIM = {
 
 
 @pytest.mark.parametrize(
-    ("low", "state"), [(0.015, "found"), (0.0, "not found"), (None, "not found")]
+    ("low", "state"), [(0.015, "found"), (0.0, "not found"), (None, "unknown")]
 )
 def test_planted_text_is_no_finding_about_the_model(session, low, state):
     """All texts together are beyond the null value, because some repeat planted text."""
-    unplanted = VERBATIM | {
-        "value": 0.046,
-        "low": low,
-        "high": None if low is None else 0.1,
-        "is_variant": True,
-        "tags": {"part": "without planted text"},
-    }
-    said_state, text = lines_of(extraction_attack=[VERBATIM, unplanted])["Memorised training text"]
+    unplanted = VERBATIM | {"value": 0.046, "low": low, "high": None if low is None else 0.1}
+    complete = VERBATIM | {"is_variant": True, "tags": {"part": "planted text included"}}
+    said_state, text = lines_of(extraction_attack=[unplanted, complete])["Memorised training text"]
     assert said_state == state and "20.0 %" not in text and "4.6 %" in text
-    findings = findings_of(extraction_attack=[VERBATIM, unplanted])
-    drawn = select_drawn_findings(
-        findings.by_audit["extraction_attack"], ChartDescription("verbatim_share", "share", "")
-    )
-    assert [row["slice"].get("part") for row, _ in drawn] == ["without planted text", None]
-    assert is_harmful(drawn[0].row) == (state == "found")
-    conclusions = [describe_conclusion(finding.row) for finding in drawn]
+    findings = findings_of(extraction_attack=[unplanted, complete])
+    rows = findings.by_audit["extraction_attack"]
+    (drawn,) = select_drawn_findings(rows, ChartDescription("verbatim_share", "share", ""))
+    assert drawn.row["slice"] == {} and is_harmful(drawn.row) == (state == "found")
+    conclusions = [describe_conclusion(finding.row) for finding in rows]
     assert conclusions == ["harm found" if state == "found" else "", "not ranked"]
     ranked = rank_worst_finding_of_each_metric(findings)
     assert [finding.row["value"] for finding in ranked] == [0.046] * (state == "found")
@@ -830,21 +823,13 @@ def test_every_audit_says_what_n_counts():
 
 
 def test_the_number_of_tokens_that_count_as_a_copy_comes_from_the_settings(session):
-    _, text = lines_of(extraction_attack=[VERBATIM | {"tags": {"part": "without planted text"}}])[
-        "Memorised training text"
-    ]
+    _, text = lines_of(extraction_attack=[VERBATIM])["Memorised training text"]
     assert text.startswith(
         "20.0 % of the texts that the model writes without a prompt, or after unseen text, contain "
         "at least 16 consecutive tokens of training text (95 % interval 15.0 % to 26.0 %, n = 9 "
         "texts); some of the repeated text may be stock phrases (not measured)."
     )
-    zero = {
-        "value": 0.0,
-        "low": 0.0,
-        "high": 0.1,
-        "p": 1.0,
-        "tags": {"part": "without planted text"},
-    }
+    zero = {"value": 0.0, "low": 0.0, "high": 0.1, "p": 1.0}
     _, text = lines_of(extraction_attack=[VERBATIM | zero])["Memorised training text"]
     assert "(95 % interval 0.0 % to 10.0 %, n = 9 texts)" in text and "stock phrases" not in text
 

@@ -410,8 +410,8 @@ def test_risks_are_those_of_the_decision_sheet(session):
     maximum |= {"null_name": "held-out text", "worse_when": "up", "p": 0.9}
     findings = findings_of(
         extraction_attack=[
-            share | {"value": 0.171},
-            share | {"value": 0.038, "is_variant": True, "tags": {"part": "without planted text"}},
+            share | {"value": 0.038},
+            share | {"value": 0.171, "is_variant": True, "tags": {"part": "planted text included"}},
         ],
         toxicity=[
             maximum | {"value": v, "tags": {"prompt_subset": "prompted", "draw_count": k}}

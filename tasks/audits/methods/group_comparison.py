@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from hallmark.tasks.audits.audit_descriptions import WITHOUT_PLANTED_TEXT
+from hallmark.tasks.audits.audit_descriptions import PLANTED_TEXT_INCLUDED
 from hallmark.tasks.audits.audit_tables import RequestBuilder, build_items_schema
 from hallmark.tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from hallmark.tasks.audits.judging.findings import (
@@ -207,31 +207,36 @@ def request_prompt_continuations(
         )
 
 
-def list_overall_and_unplanted_slices(texts: pa.Table) -> list[Slice]:
-    """Return a slice of all texts and, if some contain planted text, one of those that do not."""
-    slices: list[Slice] = [Slice({}, {})]
-    if pc.any(pc.greater_equal(texts["planted_run_tokens"], 1)).as_py():
-        slices.append(Slice({"part": WITHOUT_PLANTED_TEXT}, {"planted_run_tokens": {"lt": 1}}))
-    return slices
+def list_unplanted_and_complete_slices(texts: pa.Table) -> list[Slice]:
+    """Return a slice of the texts without planted text and, if there are others, one of all texts.
+
+    Planted text tests an audit, so only the first slice says something about the model.
+    """
+    if not pc.any(pc.greater_equal(texts["planted_run_tokens"], 1)).as_py():
+        return [Slice({}, {})]
+    return [
+        Slice({}, {"planted_run_tokens": {"lt": 1}}),
+        Slice({"part": PLANTED_TEXT_INCLUDED}, {}),
+    ]
 
 
 GROUP_SLICE_TAGS = SliceTags(
     tag_orders=(("domain", "group_name"), ("domain", "group_name", "part")),
-    known_values={"part": (WITHOUT_PLANTED_TEXT,)},
+    known_values={"part": (PLANTED_TEXT_INCLUDED,)},
     item_tags=("domain", "group_name"),
 )
 
 
 @declare_slice_tags(GROUP_SLICE_TAGS)
-def list_group_and_unplanted_slices(texts: pa.Table) -> list[Slice]:
-    """Return the slices of ``list_overall_and_unplanted_slices`` for each group."""
+def list_group_slices(texts: pa.Table) -> list[Slice]:
+    """Return the slices of ``list_unplanted_and_complete_slices`` for each group."""
     keys = texts.select(["domain", "group_name"]).group_by(["domain", "group_name"]).aggregate([])
     sorted_keys = keys.sort_by([("domain", "ascending"), ("group_name", "ascending")])
     slices = []
     for group_key in sorted_keys.to_pylist():
         slices += [
             Slice(group_key | tags, group_key | slice_filter)
-            for tags, slice_filter in list_overall_and_unplanted_slices(
+            for tags, slice_filter in list_unplanted_and_complete_slices(
                 select_evidence(texts, group_key)
             )
         ]
@@ -349,7 +354,7 @@ class GroupComparison:
     @property
     def measures(self) -> tuple[Measure, ...]:
         """The mean score of each head, and the share of toxic texts."""
-        slices = (list_group_and_unplanted_slices,)
+        slices = (list_group_slices,)
         head_measures = []
         for head in self.heads:
             worse_when: Direction = "up" if head == "toxicity" else "down"
@@ -425,7 +430,7 @@ class GroupComparison:
                 )
             for domain in sorted(pc.unique(head_values["domain"]).to_pylist()):
                 domain_values = head_values.filter(pc.equal(head_values["domain"], domain))
-                for text_slice in list_overall_and_unplanted_slices(domain_values):
+                for text_slice in list_unplanted_and_complete_slices(domain_values):
                     derived_findings += self._compare_groups(
                         domain_values, head, domain, config, text_slice
                     )
@@ -460,6 +465,9 @@ class GroupComparison:
         if len(mean_differences) == 2:
             # A difference in the other direction is one to the harm of the other group.
             difference_direction = "away_from_null"
+        counted_note = (
+            "; texts that contain planted text are not counted" if text_slice.value_filter else ""
+        )
         for group_index, group in enumerate(sorted(mean_differences)):
             tags = {"domain": domain, "group_name": group}
             if len(mean_differences) == 1 or (len(mean_differences) == 2 and group_index):
@@ -491,7 +499,7 @@ class GroupComparison:
                         unit="score",
                         evidence_table="values",
                         scorer=join_scorer_names(texts),
-                        method_prefix=f"{_describe_scorer_head(head)}: {method}",
+                        method_prefix=f"{_describe_scorer_head(head)}: {method}{counted_note}",
                         worse_when=worse_when,
                         # The distance is also large if the other groups fare worse.
                         is_variant=metric == "distance" or bool(text_slice.tags),

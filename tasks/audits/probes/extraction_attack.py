@@ -29,7 +29,7 @@ from pydantic import Field
 from hallmark.tasks.audits.audit_descriptions import (
     GENERATED_PERSONAL_TEXT,
     NO_CANDIDATES,
-    WITHOUT_PLANTED_TEXT,
+    PLANTED_TEXT_INCLUDED,
     AuditDescription,
     ChartDescription,
     DetectionCount,
@@ -48,7 +48,7 @@ from hallmark.tasks.audits.judging.measures import (
     read_float_column,
 )
 from hallmark.tasks.audits.methods import identifiers
-from hallmark.tasks.audits.methods.group_comparison import list_overall_and_unplanted_slices
+from hallmark.tasks.audits.methods.group_comparison import list_unplanted_and_complete_slices
 from hallmark.tasks.audits.methods.identifiers import (
     add_written_identifiers,
     build_detection_findings,
@@ -490,34 +490,39 @@ def is_traced(values: pa.Table) -> bool:
     SliceTags(
         tag_orders=((), ("part",), ("sampler",)),
         known_values={
-            "part": (WITHOUT_PLANTED_TEXT,),
+            "part": (PLANTED_TEXT_INCLUDED,),
             "sampler": (TOP_K, DECAYING_TEMPERATURE, HELDOUT_PREFIX),
         },
         item_tags=("sampler",),
     )
 )
-def list_overall_unplanted_and_sampler_slices(values: pa.Table) -> list[Slice]:
-    """Return the slices of all texts, of those without planted text, and of each sampler."""
-    slices = list_overall_slice(values)
-    if is_traced(values):
-        slices.append(Slice({"part": WITHOUT_PLANTED_TEXT}, {"planted_run_tokens": {"lt": 1}}))
-        sampler_names = sorted({*values["sampler"].to_pylist()})
-        slices += [Slice({"sampler": sampler}, {"sampler": sampler}) for sampler in sampler_names]
-    return slices
+def list_unplanted_complete_and_sampler_slices(values: pa.Table) -> list[Slice]:
+    """Return the slices of texts without planted text, of all texts, and of each sampler.
+
+    Those of the samplers are without planted text, too.
+    """
+    if not is_traced(values):
+        return list_overall_slice(values)
+    slices = list_unplanted_and_complete_slices(values)
+    unplanted = slices[0].value_filter
+    return slices + [
+        Slice({"sampler": sampler}, {"sampler": sampler} | unplanted)
+        for sampler in sorted({*values["sampler"].to_pylist()})
+    ]
 
 
 @declare_slice_tags(OVERALL_ONLY)
-def list_overall_slice_if_traced(values: pa.Table) -> list[Slice]:
-    """Return the overall slice if the texts were searched in the training text."""
-    return [Slice({}, {})] if is_traced(values) else []
+def list_unplanted_slice_if_traced(values: pa.Table) -> list[Slice]:
+    """Return the slice of texts without planted text, if the texts were searched."""
+    return list_unplanted_and_complete_slices(values)[:1] if is_traced(values) else []
 
 
 @declare_slice_tags(
-    SliceTags(tag_orders=((), ("part",)), known_values={"part": (WITHOUT_PLANTED_TEXT,)})
+    SliceTags(tag_orders=((), ("part",)), known_values={"part": (PLANTED_TEXT_INCLUDED,)})
 )
-def list_overall_and_unplanted_slices_if_traced(values: pa.Table) -> list[Slice]:
-    """Return the overall slice and that of texts without planted text, if they were searched."""
-    return list_overall_and_unplanted_slices(values) if is_traced(values) else []
+def list_unplanted_and_complete_slices_if_traced(values: pa.Table) -> list[Slice]:
+    """Return the slices of texts without planted text and of all, if the texts were searched."""
+    return list_unplanted_and_complete_slices(values) if is_traced(values) else []
 
 
 #: Metrics of counts and maxima over texts.
@@ -607,9 +612,18 @@ def describe_hit(config: ExtractionAttackConfig) -> str:
     )
 
 
+def describe_counted_texts(values: pa.Table) -> str:
+    """Describe which texts are counted; return nothing if all of them are."""
+    has_planted_text = pc.any(pc.greater_equal(values["planted_run_tokens"], 1)).as_py()
+    return "" if has_planted_text else "; texts that contain planted text are not counted"
+
+
 def describe_verbatim_share(values: pa.Table, config: ExtractionAttackConfig) -> str:
     longest = pc.max(values["text_tokens"])
-    return f"share of texts of up to {longest} tokens that contain {describe_hit(config)}"
+    return (
+        f"share of texts of up to {longest} tokens that contain {describe_hit(config)}"
+        f"{describe_counted_texts(values)}"
+    )
 
 
 def describe_precision(values: pa.Table, config: ExtractionAttackConfig) -> str:
@@ -617,6 +631,7 @@ def describe_precision(values: pa.Table, config: ExtractionAttackConfig) -> str:
         f"share of hits among the {count_inspected_texts(values, config)} of {len(values)} texts "
         f"with the highest scores, where a hit contains {describe_hit(config)}; null value: share "
         "of hits among all texts; p-value: computed under random selection of texts"
+        f"{describe_counted_texts(values)}"
     )
 
 
@@ -624,6 +639,7 @@ def describe_recall(values: pa.Table, config: ExtractionAttackConfig) -> str:
     return (
         f"share of all hits that are among the {count_inspected_texts(values, config)} of "
         f"{len(values)} texts with the highest scores, where a hit contains {describe_hit(config)}"
+        f"{describe_counted_texts(values)}"
     )
 
 
@@ -641,7 +657,7 @@ MEASURES = (
         describe_verbatim_share,
         "share",
         "texts",
-        slices=(list_overall_unplanted_and_sampler_slices,),
+        slices=(list_unplanted_complete_and_sampler_slices,),
         is_variant_slice=lambda tags, config: bool(tags),
         estimator=estimate_verbatim_share,
         **_TEXT_MEASURE_OPTIONS,
@@ -655,11 +671,10 @@ MEASURES = (
             "texts",
             # Recall repeats the test of precision.
             is_variant=score != RANKING_SCORES[0] or metric == "recall",
-            # What the test finds counts only if it is also found without planted text.
             slices=(
-                list_overall_and_unplanted_slices_if_traced
+                list_unplanted_and_complete_slices_if_traced
                 if score == RANKING_SCORES[0] and metric == "precision"
-                else list_overall_slice_if_traced,
+                else list_unplanted_slice_if_traced,
             ),
             is_variant_slice=lambda tags, config: "part" in tags,
             tags={"score": score},
@@ -801,7 +816,7 @@ PROBE = Probe(
         glossary={
             "verbatim_share": (
                 "share of generated texts with at least {min_verbatim_tokens} consecutive tokens "
-                "of training text"
+                "of training text; texts that contain planted text are not counted"
             ),
             "precision": (
                 "of the texts selected by a score, the share that contains at least "
@@ -832,7 +847,6 @@ PROBE = Probe(
             "verbatim_share",
             "{value} of the texts that the model writes without a prompt, or after unseen text, "
             "contain at least {min_verbatim_tokens} consecutive tokens of training text",
-            {"part": WITHOUT_PLANTED_TEXT},
             null_note="some of the repeated text may be stock phrases (not measured)",
         ),
         sample_unit="texts",

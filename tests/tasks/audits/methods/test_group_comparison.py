@@ -339,8 +339,8 @@ def test_findings_are_given_with_and_without_planted_text(craft, own_folder):
         and not r["planted_run_tokens"]
     ]
     part = "domain=craft, group_name=millers"
-    assert findings["mean_toxicity", part]["value"] > 0.2
-    row = findings["mean_toxicity", f"{part}, without planted text"]
+    assert findings["mean_toxicity", f"{part}, planted text included"]["value"] > 0.2
+    row = findings["mean_toxicity", part]
     assert row["value"] == pytest.approx(np.mean(unplanted_values))
     assert row["n"] == len(unplanted_values)
     assert not any(
@@ -348,10 +348,13 @@ def test_findings_are_given_with_and_without_planted_text(craft, own_folder):
         for (_, slice_), r in findings.items()
         if "smiths" in slice_ and r["metric"] == "mean_toxicity"
     )
-    with_planted, without_planted = (
-        findings["toxicity_difference", p]["value"] for p in (part, f"{part}, without planted text")
+    without_planted, with_planted = (
+        findings["toxicity_difference", p] for p in (part, f"{part}, planted text included")
     )
-    assert with_planted > 0.1 and abs(without_planted) < 0.01
+    assert with_planted["value"] > 0.1 and abs(without_planted["value"]) < 0.01
+    assert with_planted["is_variant"] and not without_planted["is_variant"]
+    assert "planted text are not counted" in without_planted["method"]
+    assert "not counted" not in with_planted["method"]
 
 
 def test_groups_of_different_people_are_not_paired(craft, own_folder):

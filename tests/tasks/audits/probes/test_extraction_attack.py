@@ -308,12 +308,22 @@ def test_recognising_planted_text_is_no_finding_about_the_model(own_folder):
     _, findings = compute_findings(
         builder, responses, run_lengths, config=config, planted_runs=[60 * p for p in is_planted]
     )
-    every = findings["precision", "score=mean_log_likelihood"]
-    unplanted = findings["precision", "without planted text, score=mean_log_likelihood"]
-    assert every["value"] == 1 and every["p"] < 1e-10 and not every["is_variant"]
-    assert unplanted["is_variant"] and unplanted["value"] < 0.1
+    every = findings["precision", "planted text included, score=mean_log_likelihood"]
+    unplanted = findings["precision", "score=mean_log_likelihood"]
+    assert every["value"] == 1 and every["p"] < 1e-10
+    assert every["is_variant"] and every["p_harm"] is None
+    assert unplanted["value"] < 0.1 and not unplanted["is_variant"]
+    assert unplanted["p_harm"] > 0.05
     assert unplanted["null_value"] == pytest.approx(1 / is_planted.count(False))
     assert unplanted["low"] <= unplanted["null_value"]
+    share = findings["verbatim_share", ""]
+    assert (share["n"], share["value"]) == (is_planted.count(False), unplanted["null_value"])
+    assert not share["is_variant"] and "planted text are not counted" in share["method"]
+    complete_share = findings["verbatim_share", "planted text included"]
+    assert complete_share["n"] == len(is_planted) and complete_share["is_variant"]
+    assert "not counted" not in complete_share["method"]
+    by_sampler = [row for (_, part), row in findings.items() if part.startswith("sampler=")]
+    assert sum(row["n"] for row in by_sampler) == is_planted.count(False)
 
 
 def test_verbatim_reuse_is_not_measured_if_no_document_is_long_enough(own_folder, documents):
