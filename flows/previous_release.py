@@ -97,8 +97,7 @@ def find_previous_release(config: Config, checkpoint: Artifact) -> PreviousRelea
     store = get_current_session().store
     if config.policy.previous is not None:
         run = open_run(config.policy.previous, store)
-        card_settings = run.record["config"].get("model_card") or {}
-        return PreviousRelease(run.id, str(card_settings.get("version") or ""))
+        return PreviousRelease(run.id, str(run.get_settings("model_card").get("version") or ""))
     # In a forecast, the checkpoint may be unknown.
     checkpoint_digest = checkpoint.content_digest if isinstance(checkpoint, Artifact) else None
     released = find_release_before(

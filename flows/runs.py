@@ -233,6 +233,11 @@ class Run:
 
         return load_config(self.record["config"])
 
+    def get_settings(self, stage: str) -> dict[str, Any]:
+        """Return the recorded settings of a stage, unchecked; {} if there are none."""
+        settings = self.record["config"].get(stage)
+        return settings if isinstance(settings, dict) else {}
+
     @property
     def working_folder(self) -> str:
         """The folder in which its relative paths start.

@@ -91,9 +91,16 @@ JsonOption = Annotated[
 ]
 
 
+_LINE_BREAK = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
+
+
 def format_single_line(text: str, max_characters: int) -> str:
     """Replace line breaks with spaces, and cut a text that a file of a store contains."""
-    line = re.sub(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*", " ", text[: max_characters + 1])
+    line = re.sub(
+        r"\s+",
+        lambda blank: " " if _LINE_BREAK.search(blank[0]) else blank[0],
+        text[: max_characters + 1],
+    )
     return line if len(line) <= max_characters else f"{line[: max_characters - 1]}…"
 
 

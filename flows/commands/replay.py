@@ -261,7 +261,7 @@ def _rerun_flow_and_get_id(run: Run, target_uri: str) -> str:
             "its config again"
         )
     # The new store lacks the run that audited the previous release.
-    policy = {**record["config"].get("policy", {}), "previous": None}
+    policy = {**run.get_settings("policy"), "previous": None}
     config = {**record["config"], "earlier_run": None, "policy": policy}
     request = run.request.with_changes(config=config, overrides=(), store=target_uri)
     if request.flow == "finetune":

@@ -143,7 +143,7 @@ def _get_training_arm(run: Run) -> str:
     """
     if run.experiment_arm is not None:
         return run.experiment_arm
-    exclusion_config = (run.record.get("config") or {}).get("leave_out") or {}
+    exclusion_config = run.get_settings("leave_out")
     has_exclusions = (
         exclusion_config.get("doc_ids_file") is not None
         or exclusion_config.get("toxicity_threshold") is not None

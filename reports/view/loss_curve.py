@@ -12,6 +12,9 @@ Point = tuple[float, float]
 WIDTH, HEIGHT = 720, 300
 MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 56, 12, 12, 36
 MAX_POINTS = 600
+#: A step or loss above the first number is not drawn; a file that anyone can write may contain it.
+#: A smaller range than the second one has no ticks of its own.
+MAX_DRAWN_VALUE, MIN_SPAN = 1e15, 1e-12
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,8 @@ def draw_loss_curve(training: Iterable[Point], validation: Iterable[Point]) -> L
         training: Pairs of a step and its training loss in nats per token.
         validation: Pairs of a step and the validation loss in nats per token.
     """
-    training_points = [*filter(_is_finite, training)]
-    validation_points = [*filter(_is_finite, validation)]
+    training_points = [*filter(_is_drawable, training)]
+    validation_points = [*filter(_is_drawable, validation)]
     if not training_points:
         return None
     points = [*training_points, *validation_points]
@@ -100,12 +103,12 @@ def thin_points(points: Sequence[Point]) -> Sequence[Point]:
 
 def choose_ticks(low: float, high: float) -> list[float]:
     """Return about five round numbers that cover a range."""
-    span = (high - low) or abs(high) or 1.0
+    span = next(span for span in (high - low, abs(high), 1.0) if span > MIN_SPAN)
     magnitude = 10 ** math.floor(math.log10(span / 4))
     step = next(m * magnitude for m in (1, 2, 5, 10) if m * magnitude >= span / 4)
     first, last = math.floor(low / step), math.ceil(high / step)
     return [round(number * step, 10) for number in range(first, last + 1)]
 
 
-def _is_finite(point: Point) -> bool:
-    return all(value is not None and math.isfinite(value) for value in point)
+def _is_drawable(point: Point) -> bool:
+    return all(value is not None and abs(value) <= MAX_DRAWN_VALUE for value in point)

@@ -121,8 +121,8 @@ class _FingerprintComponents(_ManifestPart):
     config: dict[str, Any]
     code: dict[str, str] = {}
     inputs: dict[str, Any] = {}
-    libraries: dict[str, Any] = {}
-    external: dict[str, Any] = {}
+    libraries: dict[str, str] = {}
+    external: dict[str, str] = {}
     parent: Annotated[str, Field(pattern="^[0-9a-f]{16,}$")] = ""
     key: dict[str, Any] = {}
 

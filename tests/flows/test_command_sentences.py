@@ -17,6 +17,7 @@ from hallmark.flows.commands.forecast_text import _render_stages, render_forecas
 from hallmark.flows.commands.gc import render_garbage
 from hallmark.flows.commands.generate import render_generation
 from hallmark.flows.commands.mitigate import render_mitigation
+from hallmark.flows.commands.options import format_single_line
 from hallmark.flows.commands.prove import render_proof
 from hallmark.flows.commands.purge import render_purge
 from hallmark.flows.commands.push import render_copy
@@ -1960,3 +1961,17 @@ def test_the_usage_of_a_store_says_what_was_not_counted():
     assert damaged.endswith(
         "2 damaged runs or artifacts not counted; for details, run: hallmark gc"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a \r\n\t b\u2028", "a b "),
+        ("a  b", "a  b"),
+        (" " * 9_999 + "x", " " * 9_999 + "x"),
+        (" " * 9_998 + "\nx", " x"),
+        ("x" * 10_001, "x" * 9_999 + "…"),
+    ],
+)
+def test_a_text_of_several_lines_is_shown_in_one(text, line):
+    assert format_single_line(text, 10_000) == line

@@ -176,12 +176,13 @@ def test_the_arms_of_a_mitigation_are_distinguished(store):
         "n": {"doc_ids_file": None, "toxicity_threshold": 0.0, "random_control": False},
         # Nothing says of what.
         "o": {"doc_ids_file": None, "toxicity_threshold": None, "random_control": True},
+        "p": [{"doc_ids_file": "ids.txt"}],  # no settings of a stage
     }.items():
         config = {"leave_out": chosen}
         made = json.dumps(record | {"run": name, "config": config, "checkpoint": "a@9"})
         Store(store).put(f"runs/{name}/run.json", made.encode())
-    *_, m, n, o = list_runs(store)
-    assert [row["training_arm"] for row in (m, n, o)] == ["control", "documents", ""]
+    *_, m, n, o, p = list_runs(store)
+    assert [row["training_arm"] for row in (m, n, o, p)] == ["control", "documents", "", ""]
     *_, m, n, o = render_run_list([m, n, o]).splitlines()
     assert "pipeline of a@9, control  " in m and "pipeline of a@9, documents removed  " in n
     assert "pipeline of a@9  " in o and "," not in o.split("demo")[0]

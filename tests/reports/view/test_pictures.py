@@ -81,13 +81,18 @@ def test_a_curve_lies_within_the_plot_and_falls_with_the_loss():
 def test_missing_losses_are_left_out():
     assert draw_loss_curve([], [(1, 2.0)]) is None
     assert draw_loss_curve([(1, None), (2, float("nan")), (3, float("inf"))], []) is None
+    assert draw_loss_curve([(1, 1e300), (10**400, 2.0), (3, 10**400)], []) is None
     curve = draw_loss_curve([(1, 2.0)], [])
     assert curve.validation == "" and curve.last_validation_loss is None
     assert re.fullmatch(r"[\d.]+,[\d.]+", curve.training)
 
 
 @pytest.mark.parametrize(
-    ("low", "high"), [(0, 450), (1.7, 8.4), (2, 2), (0, 0), (-0.3, 0.2), (0, 1e7), (2.4012, 2.4019)]
+    ("low", "high"),
+    [
+        *((0, 450), (1.7, 8.4), (2, 2), (0, 0), (-0.3, 0.2), (0, 1e7), (2.4012, 2.4019)),
+        *((0, 5e-324), (5e-324, 5e-324), (-1e-300, 0), (-1e15, 1e15)),
+    ],
 )
 def test_ticks_cover_the_range(low, high):
     ticks = choose_ticks(low, high)

@@ -64,6 +64,8 @@ PART = (*TABLE, "parts", 0)
         (replace([], "parts"), "parts: input should be a valid dictionary"),
         (replace({}, "parts"), "parts.config: field required"),
         (remove("parts", "code"), "parts.code: field required"),
+        (replace({"x": []}, "parts", "external"), "parts.external.x: input should be a valid str"),
+        (replace({"x": {}}, "parts", "libraries"), "parts.libraries.x: input should be a valid s"),
         (replace([], "parts", "inputs"), "parts.inputs: input should be a valid dictionary"),
         (replace(5, "parts", "parent"), "parts.parent: input should be a valid string"),
         (replace("0" * 64, "parts", "parent"), "parts.key: field required"),
