@@ -279,7 +279,8 @@ def load_matching_tokenizer(tokenizer_file: Path, vocab_size: int) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_file(str(tokenizer_file))
     except Exception as error:  # the library raises bare Exception
-        raise CheckpointError(f"{tokenizer_file} is not a tokenizer: {error}.") from error
+        message = " ".join(str(error).split())  # it quotes tokens, which may contain line breaks
+        raise CheckpointError(f"{tokenizer_file} is not a tokenizer: {message}.") from error
     token_count = tokenizer.get_vocab_size(with_added_tokens=True)
     if token_count != vocab_size:
         raise CheckpointError(

@@ -108,8 +108,9 @@ def load_checkpoint_tokenizer(folder: Path) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises no more specific type
+        message = " ".join(str(error).split())  # it quotes tokens, which may contain line breaks
         raise UsageError(
-            f"{path} cannot be read as a tokenizer ({error!s:.200}), so {folder} is not a complete "
+            f"{path} cannot be read as a tokenizer ({message:.200}), so {folder} is not a complete "
             "checkpoint"
         ) from error
     tokenizer.encode_special_tokens = True  # names of special tokens in a text are plain text

@@ -85,6 +85,13 @@ if TYPE_CHECKING:
 #: Maximum number of tokens of prompts and continuations that are generated together.
 MAX_GENERATION_TOKENS = 1 << 15
 
+#: The largest number of layers, and its names in the configs of transformers.
+MAX_LAYERS = 10_000
+LAYER_COUNT_KEYS = (
+    *("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    *("encoder_layers", "decoder_layers", "num_decoder_layers"),
+)
+
 PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 
 
@@ -109,6 +116,7 @@ def open_transformers_model(
         UsageError: It cannot be loaded safely, or its weights do not fit its config.
     """
     model_kind = detect_model_kind(folder, config)
+    _check_layer_count(folder, config)
     if untrained_seed is None:
         _check_weight_files(folder, config)
     tokenizer = load_transformers_tokenizer(folder)
@@ -229,6 +237,20 @@ def _load_pretrained_model(folder: Path, model_kind: ModelKind, dtype: torch.dty
         ) from error
     detach_weights_from_files(model)
     return LoadedModel(model, loading_info)
+
+
+def _check_layer_count(folder: Path, config: dict[str, Any]) -> None:
+    """Check the number of layers, which transformers creates before it reads the weights.
+
+    Raises:
+        UsageError: There are more than ``MAX_LAYERS``.
+    """
+    for key in LAYER_COUNT_KEYS:
+        if isinstance(config.get(key), int) and config[key] > MAX_LAYERS:
+            raise UsageError(
+                f"{key} in {folder / 'config.json'} is {config[key]}, but models can have at most "
+                f"{MAX_LAYERS:,} layers"
+            )
 
 
 def _check_weight_files(folder: Path, config: dict[str, Any]) -> None:

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from hallmark.model.architecture import Transformer
+from hallmark.model.interchange.checkpoint import CheckpointError, load_matching_tokenizer
 from hallmark.tasks.audits.audited_models import transformers_model
 from hallmark.tasks.audits.audited_models.audited_tokenizer import count_shared_prefix_tokens
+from hallmark.tasks.audits.audited_models.hallmark_tokenizer import load_checkpoint_tokenizer
 from hallmark.tasks.audits.audited_models.opening import open_audited_model, open_audited_tokenizer
 from hallmark.tasks.contract import HallmarkError, UsageError, folder_to_artifact
 from tests.model.oracles import logits
@@ -301,6 +303,7 @@ def test_missing_files_are_named(request, edited, folder, without, message):
         ({"architectures": None}, "neither a causal nor a masked"),
         ({"vocab_size": 100}, r"wte.weight has shape \(\d+, \d+\), expected \(100, "),
         ({"n_layer": 3}, "12 tensors of the model are missing from the weights"),
+        ({"n_layer": 2**63}, f"config.json is {2**63}, but models can have at most 10,000 layers"),
         ({"model_type": "no-such-model"}, "cannot be loaded"),
         ({"model_type": 5}, "no model_type"),
     ],
@@ -309,6 +312,21 @@ def test_a_config_that_does_not_fit_is_refused(edited, gpt2_folder, config, mess
     with pytest.raises(UsageError, match=message) as caught:
         open_audited_model(edited(gpt2_folder, config=config), device="cpu")
     assert "\n" not in str(caught.value)
+
+
+def test_an_error_that_quotes_a_line_break_of_a_tokenizer_is_one_line(edited, own_folder):
+    folder = edited(own_folder)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["merges"].append(["a\n", "b"])
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    vocab_size = len(content["model"]["vocab"])
+    for load, error_type in (
+        (lambda: load_checkpoint_tokenizer(folder), UsageError),
+        (lambda: load_matching_tokenizer(folder / "tokenizer.json", vocab_size), CheckpointError),
+    ):
+        with pytest.raises(error_type, match=r"a tokenizer.*out of vocabulary") as refused:
+            load()
+        assert "\n" not in str(refused.value)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() > 7, reason="needs a machine of fewer than 8 GPUs")
