@@ -454,13 +454,20 @@ _REST_OF_LONGER_NUMBER = re.compile(rf"(?!{_EXTENSION}(?!{WORD_CHARACTER})){WORD
 def _find_national_phone_spans(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
     """Find the numbers of the region whose numbers contain most of the text.
 
-    The digits must be grouped as is usual in the region.
+    Regions without a number that ends at the end of the text may be left out. The digits must be
+    grouped as is usual in the region.
     """
     from phonenumbers import Leniency, PhoneNumberMatcher
 
     longest_spans: list[tuple[int, int]] = []
-    digit_count = sum(map(str.isdigit, text))
+    groups = re.findall(r"\d+", text)
+    digit_count = sum(map(len, groups))
+    has_extension = "x" in text
+    endings = ["".join(groups[first:]) for first in range(len(groups))]
     for region in _select_regions_by_length(digit_count, regions, may_have_extension=True):
+        is_match = _compile_digits_of_number(region).fullmatch
+        if not has_extension and not any(map(is_match, endings)):
+            continue
         matcher = PhoneNumberMatcher(text, region, Leniency.STRICT_GROUPING)
         spans = [(hit.start, hit.end) for hit in matcher]
         if _count_characters(spans) > _count_characters(longest_spans):
@@ -538,7 +545,9 @@ def _is_valid_national_number(digits: str, regions: tuple[str, ...]) -> bool:
     if len(digits) < 9 and "12345678".startswith(digits):  # A placeholder.
         return False
     candidates: list[tuple[str, str | None]] = [
-        (digits, region) for region in _select_regions_by_length(len(digits), regions)
+        (digits, region)
+        for region in _select_regions_by_length(len(digits), regions)
+        if _compile_digits_of_number(region).fullmatch(digits)
     ]
     if digits.startswith("00"):
         candidates.append((f"+{digits[2:]}", None))
@@ -547,6 +556,40 @@ def _is_valid_national_number(digits: str, regions: tuple[str, ...]) -> bool:
         if hit is not None and (hit.start, hit.end) == (0, len(text)):
             return True
     return False
+
+
+@cache
+def _compile_digits_of_number(region: str) -> re.Pattern[str]:
+    """Compile an expression that the digits of all valid numbers of a region match.
+
+    Most other digits do not match it, which is much faster to find out than by a check.
+    """
+    from phonenumbers import (
+        PhoneMetadata,
+        country_code_for_region,
+        region_codes_for_country_code,
+    )
+
+    country_code = country_code_for_region(region)
+    # A number may belong to any region with the same country code. What precedes it is as in the
+    # region or in the first of them.
+    regions = (region, *region_codes_for_country_code(country_code))
+    all_metadata = [
+        metadata for name in regions if (metadata := PhoneMetadata.metadata_for_region(name))
+    ]
+    if any(metadata.national_prefix_transform_rule for metadata in all_metadata[:2]):
+        return re.compile(".*")  # The valid number has other digits than the written one.
+    prefixes = {metadata.national_prefix_for_parsing or "" for metadata in all_metadata[:2]}
+    prefix = f"(?:{'|'.join(sorted(prefixes))})?"
+    numbers = {
+        metadata.general_desc.national_number_pattern or ""
+        for metadata in all_metadata
+        if metadata.general_desc
+    }
+    return re.compile(
+        f"(?:{all_metadata[0].international_prefix or ''}).*"
+        f"|(?:{country_code}{prefix})?{prefix}(?:{'|'.join(sorted(numbers))})"
+    )
 
 
 @cache

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hallmark.tasks.measures.personal import phone_numbers
 from hallmark.tasks.measures.personal.phone_words import LOWER_CASE_PHONE_WORD, PHONE_WORD
 from hallmark.tasks.measures.personal.types import SUPPORTED_COUNTRIES
 from hallmark.tasks.measures.personal_data import find_personal_data_spans, find_spans_by_row
@@ -284,3 +285,32 @@ def test_the_end_of_a_longer_word_is_no_word_for_a_telephone(word, distance):
     spans = find_personal_data_spans(text)
     assert not spans
     assert spans == find_spans_by_row(pa.array([text], pa.large_string())).get(0, [])
+
+
+def list_digits_like_numbers(region, rng, count):
+    """List digits of numbers of a region, some wrong, with the prefixes that people dial."""
+    examples = [phonenumbers.example_number_for_type(region, kind) for kind in range(11)]
+    numbers = [phonenumbers.national_significant_number(e) for e in examples if e]
+    country_code = str(phonenumbers.country_code_for_region(region))
+    trunk_prefix = phonenumbers.ndd_prefix_for_region(region, True) or "0"
+    prefixes = ["", trunk_prefix, country_code, country_code + trunk_prefix, f"00{country_code}"]
+    for _ in range(count):
+        digits = list(rng.choice(numbers))
+        for i in rng.sample(range(len(digits)), rng.randrange(5)):
+            digits[i] = rng.choice("0123456789")
+        yield rng.choice(prefixes) + "".join(digits)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_all_valid_numbers_have_the_digits_that_are_checked(part):
+    """The detector does not check digits that no number of a region has."""
+    rng = random.Random(part)
+    count = 0
+    for region in sorted(phonenumbers.SUPPORTED_REGIONS)[part::4]:
+        for digits in list_digits_like_numbers(region, rng, 40):
+            matcher = phonenumbers.PhoneNumberMatcher(digits, region, phonenumbers.Leniency.VALID)
+            if any((hit.start, hit.end) == (0, len(digits)) for hit in matcher):
+                count += 1
+                expression = phone_numbers._compile_digits_of_number(region)
+                assert expression.fullmatch(digits), (region, digits)
+    assert count > 500
