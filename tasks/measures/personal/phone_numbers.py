@@ -493,6 +493,9 @@ def _split_into_numbers(run: str, regions: tuple[str, ...]) -> tuple[tuple[int, 
     Numbers may have any grouping; a space or slash separates one from the next. Groups that are in
     no number may follow the first number. The way with the fewest numbers is taken.
     """
+    digits = re.sub(r"\D", "", run)
+    if len(digits) <= _MAX_DIGITS and _is_valid_national_number(digits, regions):
+        return ((0, len(run)),)
     groups = list(_GROUP.finditer(run))
     can_end_before = [" " in group[1] or "/" in group[1] for group in groups] + [True]
     #: By number of groups: the best split of them.
