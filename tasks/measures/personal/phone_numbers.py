@@ -68,8 +68,8 @@ _COMMON_FORMS = (
 #: A number of a form that other numbers seldom have: a list of numbers may follow and precede it.
 _DISTINCTIVE_NUMBER = re.compile(r"(?:1[-. ]?)?\(\d.*|(?:1-)?\d{3}-\d{3}-\d{4}.*")
 #: Words before numbers that are written like those of telephones.
-_OTHER_NUMBER_WORD = re.compile(
-    r"(?i)(?<![A-Za-z\u00c0-\u04ff])(?:order|invoice|ticket|serial|part|item|version|isbn|issn|ean|"
+_OTHER_NUMBER_WORD_PATTERN = (
+    r"(?<![A-Za-z\u00c0-\u04ff])(?:order|invoice|ticket|serial|part|item|version|isbn|issn|ean|"
     r"account|reference|ref|sku|p/n|pn|case|tracking|model|imei|imsi|iccid|id|uuid|customer|client|"
     r"size|lot|batch|zip|plz|postcode|call n(?:o|umber)|rfcs?|doi|pmid|gtin|upc|siren|siret|"
     r"bestell\w*|auftrag\w*|rechnung\w*|artikel\w*|kunden\w*|konto\w*|aktenzeichen|vorgang\w*|"
@@ -77,6 +77,9 @@ _OTHER_NUMBER_WORD = re.compile(
     r"заказ\w*|订单\w*|注文\w*)s?[\W\d_]{0,4}(?:(?:no|nr|numbers?|nummer|num|n[ºo°]|id)\W{0,3})?$"
     r"|(?<![A-Za-z])rfcs?(?:[ ,;]{1,2}\d{3,4})*[ ,;]{1,2}$"
 )
+_OTHER_NUMBER_WORD = re.compile(_OTHER_NUMBER_WORD_PATTERN, re.IGNORECASE)
+#: The same in lower case, which takes a third of the time.
+_LOWER_CASE_OTHER_NUMBER_WORD = re.compile(_OTHER_NUMBER_WORD_PATTERN)
 #: Words and signs after a quantity, and before it.
 _UNIT_AFTER = re.compile(
     r"(?i)\s?(?:[€£¥₽₹°]|%(?![0-9A-F]{2})|\$(?!\w)|元|円|원|(?:eur|euros?|usd|dollars?|gbp|pounds?|zł|złot\w*|pln|kč|"
@@ -115,7 +118,7 @@ def find_phone_numbers(text: str, regions: Sequence[str] = ()) -> SpanIterator:
             candidate_count = _count_candidate(candidate_count)
             length = _measure_international_number(match[0])
             preceding_text = text[max(0, match.start() - 24) : match.start()]
-            if match[0][0] == "0" and _OTHER_NUMBER_WORD.search(preceding_text):
+            if match[0][0] == "0" and _has_other_number_word(preceding_text):
                 continue
             if length and _is_followed_by_no_number(text, match.start() + length, match.end()):
                 start = match.start()
@@ -231,9 +234,16 @@ def _is_number_of_another_kind(text: str, candidate: re.Match[str]) -> bool:
         _is_ambiguous(text, candidate)
         or _OTHER_NUMBER.fullmatch(number) is not None
         or _ADDRESS_OR_VERSION.fullmatch(number) is not None
-        or _OTHER_NUMBER_WORD.search(text[max(0, start - 24) : start]) is not None
+        or _has_other_number_word(text[max(0, start - 24) : start])
         or (_DISTINCTIVE_NUMBER.fullmatch(number) is None and _is_quantity(text, *candidate.span()))
     )
+
+
+def _has_other_number_word(preceding_text: str) -> bool:
+    """Return whether a word for another number is at the end of a text, in any case."""
+    if preceding_text.isascii():
+        return _LOWER_CASE_OTHER_NUMBER_WORD.search(preceding_text.lower()) is not None
+    return _OTHER_NUMBER_WORD.search(preceding_text) is not None
 
 
 def _is_number_of_table(
@@ -316,7 +326,7 @@ def _is_other_number(text: str, run: re.Match[str], gap: str, *, is_further: boo
     gap, number = gap.lower(), run[0]
     is_adjacent = _PHONE_WORD_AT_END.search(gap) is not None
     is_certain = is_adjacent and not _AMBIGUOUS_PHONE_WORD.search(gap)
-    if _OTHER_NUMBER.fullmatch(number) or _OTHER_NUMBER_WORD.search(gap):
+    if _OTHER_NUMBER.fullmatch(number) or _has_other_number_word(gap):
         return True
     if not is_certain and _ADDRESS_OR_VERSION.fullmatch(number):
         return True

@@ -314,3 +314,9 @@ def test_all_valid_numbers_have_the_digits_that_are_checked(part):
                 expression = phone_numbers._compile_digits_of_number(region)
                 assert expression.fullmatch(digits), (region, digits)
     assert count > 500
+
+
+@pytest.mark.parametrize("word", ["SERIAL", "ſerial", "Tıcket", "SİZE", "order no.", "Ref."])
+def test_a_word_for_another_number_counts_in_any_case(word):
+    assert list_phones(f"{word} 650-253-0000", ("US",)) == []
+    assert list_phones(f"{word}x 650-253-0000", ("US",)) == ["650-253-0000"]
