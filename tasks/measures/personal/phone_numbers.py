@@ -357,13 +357,15 @@ def _is_ambiguous(text: str, candidate: re.Match[str]) -> bool:
     and tables, if further digits are near. Ascending groups of two are drawn numbers of a lottery.
     """
     number = candidate[0]
+    if "(" in number:
+        return False
     groups = re.findall(r"\d+", number)
     separators = set(re.sub(r"\d", "", number))
     if len(groups) > 3 and {len(group) for group in groups} == {2} and len(separators) == 1:
         values = [int(group) for group in groups]
         if values[-1] <= 59 and all(a < b for a, b in pairwise(values)):
             return True
-    if number[0] == "0" or "(" in number or re.match(r"(?:1-)?\d{3}[-./]", number):
+    if number[0] == "0" or re.match(r"(?:1-)?\d{3}[-./]", number):
         return False
     if re.match(r"(?:19|20)\d\d(?!\d)", number) or {len(group) for group in groups[1:]} == {3}:
         return True
