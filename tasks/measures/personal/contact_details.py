@@ -203,7 +203,7 @@ def find_ip_addresses(text: str, regions: Sequence[str] = ()) -> SpanIterator:
         addresses = [
             (start, end)
             for start, end in _list_addresses(match)
-            if _may_be_address(text[start:end], is_announced=True)
+            if _may_be_address(text[start:end])
         ]
         preceding_text = text[max(0, match.start() - 16) : match.start()]
         if not addresses or _VERSION_WORD.search(preceding_text):
@@ -212,7 +212,7 @@ def find_ip_addresses(text: str, regions: Sequence[str] = ()) -> SpanIterator:
             _HOST_WORD.search(preceding_text) or _PORT_OR_NETWORK.match(text, match.end())
         )
         # Versions may be written as a range, too.
-        if any(_may_be_address(text[s:e], is_announced=is_announced) for s, e in addresses):
+        if is_announced or any(_is_unlike_version(text[start:end]) for start, end in addresses):
             yield from addresses
     for match in _IPV6.finditer(text):
         if is_global_ip_address(match[0]):
@@ -226,12 +226,19 @@ def _list_addresses(match: re.Match[str]) -> list[tuple[int, int]]:
     return [(match.start(), match.start("dash")), (match.end("dash"), match.end())]
 
 
-def _may_be_address(text: str, *, is_announced: bool) -> bool:
-    numbers = [int(number) for number in text.split(".")]
-    large_count = sum(number >= 32 for number in numbers)
-    if not large_count or numbers[1:] == [0, 0, 0] or not is_global_ip_address(text):
-        return False
-    return is_announced or (large_count > 1 and numbers[1] > 0)
+def _may_be_address(text: str) -> bool:
+    numbers = _list_numbers(text)
+    return max(numbers) >= 32 and numbers[1:] != [0, 0, 0] and is_global_ip_address(text)
+
+
+def _is_unlike_version(text: str) -> bool:
+    """Return whether an address without a word or sign of a host has the numbers of an address."""
+    numbers = _list_numbers(text)
+    return numbers[1] > 0 and sum(number >= 32 for number in numbers) > 1
+
+
+def _list_numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(".")]
 
 
 def is_global_ip_address(text: str) -> bool:
