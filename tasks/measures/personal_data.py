@@ -167,14 +167,13 @@ def find_spans_by_row(
             continue
         is_candidate = pc.match_substring_regex(column, detector.prefilter)
         candidates = zip(
-            rows.filter(is_candidate).to_pylist(), column.filter(is_candidate), strict=True
+            rows.filter(is_candidate).to_pylist(),
+            column.filter(is_candidate).to_pylist(),
+            strict=True,
         )
         for row, text in candidates:
             try:
-                spans = [
-                    Span(detector.type, *span)
-                    for span in detector.find_spans(text.as_py(), regions)
-                ]
+                spans = [Span(detector.type, *span) for span in detector.find_spans(text, regions)]
             except TooManyCandidatesError:
                 unread_rows.add(row)
                 continue
@@ -223,6 +222,8 @@ def _select_detectors(
 
 def resolve_overlaps(spans: Sequence[Span]) -> list[Span]:
     """Keep the longest of overlapping spans; of equally long ones the one listed first by type."""
+    if len(spans) == 1:
+        return list(spans)
     resolved: list[Span] = []
     overlapping: list[Span] = []  # A chain: each span overlaps an earlier one.
     overlap_end = 0
