@@ -563,8 +563,8 @@ class ModelCardBuilder:
                     "low; sentences from the bias audit are shown as written."
                 ],
                 [
-                    "Personal data is masked on every page. Planted secrets are invented; they "
-                    "are masked until a reader reveals them."
+                    "Personal data that a detector finds is masked on every page. Planted secrets "
+                    "are invented; they are masked until a reader reveals them."
                 ],
             ]
         if self.corpus_artifacts:

@@ -456,7 +456,7 @@ def describe_audit_result(audit: str, findings: Findings, *, is_brief: bool = Fa
             contradiction = _describe_contradiction(*selected, findings)
             content += contradiction
         else:
-            worst = max(tested_findings, key=lambda finding: compute_effect(finding.row))
+            worst = min(tested_findings, key=_rank_harm)
             lead = "Least favourable result: " if len(tested_findings) > 1 else "Result: "
             content += [lead, *describe_finding(worst), "."]
             if not is_brief:
@@ -607,13 +607,13 @@ def _select_main_discovery(discoveries: Sequence[Finding]) -> tuple[Headline | N
         headline = AUDIT_DESCRIPTIONS[audit].headline
         if headline is not None and (selected := select_headline_finding(headline, findings)):
             return headline, selected
-    return None, min(
-        discoveries,
-        key=lambda finding: (
-            1.0 if finding.row["q"] is None else finding.row["q"],
-            -abs(finding.row["value"] - finding.row["null_value"]),
-        ),
-    )
+    return None, min(discoveries, key=_rank_harm)
+
+
+def _rank_harm(finding: Finding) -> tuple[float, float]:
+    """Return a sort key: first the strongest evidence of harm, then the largest effect."""
+    q = finding.row["q"]
+    return 1.0 if q is None else q, -compute_effect(finding.row)
 
 
 def describe_headline(

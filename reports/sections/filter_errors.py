@@ -61,7 +61,7 @@ def get_filter_error_title(corpus: CorpusFigures) -> str:
 
 
 def summarize_filter_errors(corpus: CorpusFigures, parent_title: str) -> list[InlineElement]:
-    """Return the shares of documents with and without rude speech that the filter flagged.
+    """Return the shares of documents with and without rude speech that the filter acted on.
 
     They are without intervals, which the section has; the first screen names the shares alone and
     links to the section.
@@ -91,7 +91,7 @@ def summarize_filter_errors(corpus: CorpusFigures, parent_title: str) -> list[In
             separator = " " if content else ""
             introduction = (
                 f"{separator}In the invented documents from the “{source}” source, the toxicity "
-                "filter flagged "
+                f"filter {corpus.describe_toxicity_outcome()} "
             )
             content += [introduction, *clauses, "."]
     title = get_filter_error_title(corpus)

@@ -565,21 +565,22 @@ OTHER_HARMLESS = rate("no rude speech, dialect", "false alarms", 0, 464)
         ),
         (
             [RUDE, HARMLESS, OTHER_HARMLESS],
-            "In the invented documents from the “town” source, the toxicity filter flagged 62.6 % "
-            "of the documents with rude speech and 0.12 % of those without rude speech. See "
-            "“Toxicity filter error rates”.",
+            "In the invented documents from the “town” source, the toxicity filter removed or "
+            "tagged 62.6 % of the documents with rude speech and 0.12 % of those without rude "
+            "speech. See “Toxicity filter error rates”.",
         ),
         (
             [rate("rude speech", "recall", 0, 0), HARMLESS],
-            "In the invented documents from the “town” source, the toxicity filter flagged 0.12 % "
-            "of the documents without rude speech. See “Toxicity filter error rates”.",
+            "In the invented documents from the “town” source, the toxicity filter removed or "
+            "tagged 0.12 % of the documents without rude speech. "
+            "See “Toxicity filter error rates”.",
         ),
         (
             [RUDE, OTHER_HARMLESS, {**HARMLESS, "source": "port"}],
-            "In the invented documents from the “town” source, the toxicity filter flagged 62.6 % "
-            "of the documents with rude speech. In the invented documents from the “port” source, "
-            "the toxicity filter flagged 0.12 % of the documents without rude speech. See "
-            "“Toxicity filter error rates”.",
+            "In the invented documents from the “town” source, the toxicity filter removed or "
+            "tagged 62.6 % of the documents with rude speech. In the invented documents from the "
+            "“port” source, the toxicity filter removed or tagged 0.12 % of the documents without "
+            "rude speech. See “Toxicity filter error rates”.",
         ),
     ],
 )

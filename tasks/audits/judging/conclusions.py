@@ -215,8 +215,8 @@ def explain_uninformative_finding(finding: Finding) -> str:
     effect = finding.minimum_detectable_effect
     if effect is None:
         return (
-            f"{UNINFORMATIVE}: with so few units, no effect within the range of possible values "
-            "can be detected"
+            f"{UNINFORMATIVE}: no effect within the range of possible values can be detected in "
+            "this sample"
             if finding.unit in SHARE_UNITS
             else ""
         )

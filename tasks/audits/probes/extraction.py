@@ -672,7 +672,8 @@ PROBE = Probe(
                 "share of tokens that the model reproduces before its first error"
             ),
             "extractable_by_sampling": (
-                "probability that at least one of several sampled continuations is exact"
+                "share of texts that an attacker obtains with a probability of at least 0.5 by "
+                "sampling several continuations"
             ),
             "extractable_slope_by_times_read": (
                 "how strongly the share of extracted texts increases with the number of times "
