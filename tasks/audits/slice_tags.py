@@ -165,5 +165,9 @@ def label_tag(tag: str, value: str) -> str:
 
 def format_slice_as_toml(slice_tags: Mapping[str, str]) -> str:
     """Format a slice as the setting of a policy rule: {part = "passage", copies = "64"}."""
-    tags = (f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in slice_tags.items())
+    tags = (
+        f"{name if re.fullmatch('[A-Za-z0-9_-]+', name) else json.dumps(name, ensure_ascii=False)}"
+        f" = {json.dumps(value, ensure_ascii=False)}"
+        for name, value in slice_tags.items()
+    )
     return f"{{{', '.join(tags)}}}"

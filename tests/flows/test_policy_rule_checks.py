@@ -1,6 +1,7 @@
 """Policy rules about metrics or slices that do not exist are refused before the audits."""
 
 import json
+import tomllib
 
 import pytest
 
@@ -250,6 +251,13 @@ def test_a_metric_that_never_has_an_interval_is_refused(audit, metric, other):
     assert other in named.split(", ") and metric not in named.split(", ")
     for name in named.split(", "):
         assert name in METRICS_BY_AUDIT[audit]
+
+
+@pytest.mark.parametrize("name", ["part", "\npart", "", 'a"b', "a b", "größe", "a-b_1"])
+def test_a_slice_is_formatted_as_toml_in_one_line(name):
+    line = format_slice_as_toml({name: 'x"\n', "copies": "4"})
+    assert tomllib.loads(f"slice = {line}") == {"slice": {name: 'x"\n', "copies": "4"}}
+    assert "\n" not in line and ("part = " in line or name != "part")
 
 
 def test_a_slice_without_items_is_refused_once_requests_are_built(own_folder, session):  # noqa: F811
