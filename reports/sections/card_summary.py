@@ -33,6 +33,7 @@ from hallmark.reports.sections.decision_sheet import (
     build_risk_lines,
     describe_discovery,
     explain_untested_audit,
+    is_contradicted,
 )
 from hallmark.reports.sections.findings import (
     CONTROLS_PAGE,
@@ -151,6 +152,7 @@ def find_audit_coverage(
             and get_audit_title(audit) not in weak_titles
             and (reason := explain_untested_audit(audit, findings))
         },
+        contradicted=[audit for audit in rows_by_audit if is_contradicted(audit, findings)],
     )
 
 

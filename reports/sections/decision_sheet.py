@@ -113,6 +113,8 @@ class AuditCoverage:
             weak for it, the reason.
         untested: By audit from whose figures no conclusion follows, because none could be tested,
             the reason.
+        contradicted: The audits from whose main figure no conclusion follows, because another way
+            to measure the same shows harm.
     """
 
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -123,6 +125,11 @@ class AuditCoverage:
     without_corpus: Sequence[str] = ()
     inconclusive: Mapping[str, str] = field(default_factory=dict)
     untested: Mapping[str, str] = field(default_factory=dict)
+    contradicted: Sequence[str] = ()
+
+    @property
+    def inconclusive_count(self) -> int:
+        return len([*self.inconclusive, *self.untested, *self.contradicted])
 
     @property
     def missing_count(self) -> int:
@@ -152,8 +159,8 @@ def describe_status(
     gaps = []
     if coverage.missing_count:
         gaps.append(f"{coverage.missing_count} of {audit_count} audits produced no result")
-    if inconclusive_count := len(coverage.inconclusive) + len(coverage.untested):
-        gaps.append(f"{inconclusive_count} of {audit_count} produced no conclusion")
+    if coverage.inconclusive_count:
+        gaps.append(f"{coverage.inconclusive_count} of {audit_count} produced no conclusion")
     if failed_self_checks:
         gaps.append(f"controls failed in these audits: {', '.join(failed_self_checks)}")
     gap_text = "; ".join(gaps) or f"all {audit_count} audits produced a result"
@@ -359,6 +366,16 @@ def explain_untested_audit(audit: str, findings: Findings) -> str:
         return ""
     finding = select_headline_finding(description.headline, audit_findings)
     return "" if finding is None else _explain_missing_conclusion(finding, findings)
+
+
+def is_contradicted(audit: str, findings: Findings) -> bool:
+    """Return whether another way to measure the headline of an audit shows harm."""
+    description = AUDIT_DESCRIPTIONS.get(audit)
+    headline = None if description is None else description.headline
+    if headline is None or not headline.alternatives_tag:
+        return False
+    finding = select_headline_finding(headline, findings.by_audit[audit])
+    return finding is not None and _select_contradiction(headline, finding, findings) is not None
 
 
 def _explain_missing_test(row: Mapping[str, Any]) -> str:
@@ -726,15 +743,12 @@ def describe_finding_conclusion(finding: Finding, findings: Findings) -> str:
 
     As on the decision sheet, no conclusion follows if another way to measure the same shows harm.
     """
-    description = AUDIT_DESCRIPTIONS.get(finding.row["audit"])
-    headline = None if description is None else description.headline
-    if headline is not None and headline.alternatives_tag:
-        selected = select_headline_finding(headline, findings.by_audit[finding.row["audit"]])
-        if (
-            selected is not None
-            and selected.figure.id == finding.figure.id
-            and _select_contradiction(headline, selected, findings) is not None
-        ):
+    audit = finding.row["audit"]
+    if is_contradicted(audit, findings):
+        headline = AUDIT_DESCRIPTIONS[audit].headline
+        assert headline is not None
+        selected = select_headline_finding(headline, findings.by_audit[audit])
+        if selected is not None and selected.figure.id == finding.figure.id:
             return "no conclusion"
     return describe_conclusion(finding.row)
 
@@ -1025,6 +1039,7 @@ def describe_coverage(coverage: AuditCoverage, findings: Findings) -> InlineCont
             ("Not run, because the training corpus is not known", coverage.without_corpus),
             ("No conclusion, because the model is too weak", coverage.inconclusive),
             ("No conclusion, because nothing could be tested", coverage.untested),
+            ("No conclusion, because another score is significant", coverage.contradicted),
         )
         if audits
     ]

@@ -56,6 +56,8 @@ def _iterate_missing_audits(coverage: AuditCoverage) -> Iterator[tuple[str, str]
     yield from coverage.inconclusive.items()
     for audit, reason in coverage.untested.items():
         yield audit, f"no conclusion: {reason}"
+    for audit in coverage.contradicted:
+        yield audit, "no conclusion: another score is significant"
 
 
 def _build_partly_measured_rows(

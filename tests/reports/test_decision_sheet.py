@@ -27,6 +27,7 @@ from hallmark.reports.sections.decision_sheet import (
     select_headline_finding,
 )
 from hallmark.reports.sections.findings import Finding
+from hallmark.reports.sections.missing_results import build_missing_results_section
 from hallmark.tasks.audits.audit_descriptions import (
     RISKS,
     AuditDescription,
@@ -39,7 +40,7 @@ from hallmark.tasks.audits.judging.findings import AuditControl
 from hallmark.tasks.audits.judging.measures import LOWER_BOUND_NOTE
 from hallmark.tasks.audits.judging.policy_outcome import PolicyOutcome
 from hallmark.tasks.audits.registry import AUDIT_DESCRIPTIONS
-from tests.reports.conclusions import findings_of, text_of_parts
+from tests.reports.conclusions import findings_of, text_of_parts, text_of_section
 
 GAPS = AuditCoverage(failed={"bias": "it broke"}, without_data=["bold", "bbq"])
 DECIDE = "The policy does not judge these gaps; a reviewer must decide whether they are acceptable."
@@ -700,6 +701,15 @@ def test_no_conclusion_follows_if_a_score_that_was_not_chosen_is_significant(
     short = text_of_parts(brief.content)
     assert (reason in short) == (state == "unknown")
     assert ("chosen" in short) == (state == "found")
+    coverage = find_audit_coverage(findings, {}, [])
+    assert coverage.contradicted == ["membership"] * (state == "unknown")
+    _, status = describe_status(PolicyOutcome(), coverage, [])
+    assert ("1 of 17 produced no conclusion" in status) == (state == "unknown")
+    summary = text_of_parts(describe_coverage(coverage, findings))
+    list_text = text_of_section(build_missing_results_section(findings, coverage))
+    for said in (summary, list_text):
+        assert ("Membership inference" in said) == (state == "unknown")
+        assert ("another score is significant" in said) == (state == "unknown")
 
 
 PLANTED_PASSAGES = score_row(
