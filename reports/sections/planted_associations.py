@@ -79,7 +79,8 @@ def describe_smallest_detected_trait_share(findings: Findings) -> list[Block]:
             "When interpreting these figures, note that this model shows every planted "
             "association that its training text contains in at least "
         )
-        return [Paragraph([message, figure, " of the sentences about a group."])]
+        ending = " of the sentences about a group, judged by uncorrected intervals."
+        return [Paragraph([message, figure, ending])]
     association_findings = [
         (row, finding_figure)
         for row, finding_figure in findings.by_audit[ASSOCIATIONS]
