@@ -284,7 +284,8 @@ class ModelCardMeasurements:
             )
             for column, unit in (("documents", "documents"), ("bytes", "bytes of text"))
         )
-        return [documents, " with ", size, ". The corpus datasheet describes them."]
+        statement = " were available for training. The corpus datasheet describes them."
+        return [documents, " with ", size, statement]
 
     def describe_results_by_group(self) -> MeasuredAnswer:
         """Return the figures of single groups, the most significant first."""

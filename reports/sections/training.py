@@ -99,7 +99,10 @@ def summarize_training_log(book: FigureBook, stage: str) -> list[DefinitionEntry
     )
     return [
         ("Steps", [add_figure("step", "steps", "max", "steps trained")]),
-        ("Tokens seen", [add_figure("tokens_seen", "tokens", "max", "tokens seen")]),
+        (
+            "Tokens seen, including padding",
+            [add_figure("tokens_seen", "tokens", "max", "tokens seen")],
+        ),
         ("Last training loss", [add_figure("loss", "nats per token", "last", "last loss")]),
         (
             "Last validation loss",
