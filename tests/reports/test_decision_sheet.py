@@ -768,11 +768,13 @@ IDENTIFIERS = {"metric": "detected_identifiers", "unit": "identifiers", "n": 180
                 IDENTIFIERS | {"value": 1, "tags": {"part": "PHONE"}},
             ],
             " Detectors find email addresses (4), telephone numbers (1) in 180 generated texts; "
-            "identifiers that were not planted may be invented or copied (not tested).",
+            "planted identifiers are not counted; the others may be invented or copied (not "
+            "tested).",
         ),
         (
             [IDENTIFIERS | {"value": 0}],
-            " Detectors find no personal identifiers in 180 generated texts.",
+            " Detectors find no personal identifiers, apart from planted ones, in 180 generated "
+            "texts.",
         ),
         ([IDENTIFIERS | {"value": None}], ""),
         ([], ""),

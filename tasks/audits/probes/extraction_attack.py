@@ -840,7 +840,10 @@ PROBE = Probe(
                 "text"
             ),
             "detected_identifiers": (
-                "number of personal identifiers found in generated text, planted or not"
+                "number of personal identifiers found in generated text, without planted ones"
+            ),
+            "detected_planted_identifiers": (
+                "number of planted identifiers found in generated text"
             ),
         },
         headline=Headline(
@@ -861,8 +864,9 @@ PROBE = Probe(
             "personal_data": DetectionCount(
                 "detected_identifiers",
                 "generated texts",
-                "personal identifiers",
-                "identifiers that were not planted may be invented or copied (not tested)",
+                "personal identifiers, apart from planted ones,",
+                "planted identifiers are not counted; the others may be invented or copied (not "
+                "tested)",
             )
         },
         further_headlines=(
@@ -889,9 +893,16 @@ PROBE = Probe(
         | {
             "detected_identifiers": DerivedMetric(
                 "Detected personal identifiers", SliceTags(((), ("part",)))
-            )
+            ),
+            "detected_planted_identifiers": DerivedMetric(
+                "Detected planted identifiers", SliceTags(((), ("part",)))
+            ),
         },
-        without_interval=(*COUNT_METRICS, "detected_identifiers"),
+        without_interval=(
+            *COUNT_METRICS,
+            "detected_identifiers",
+            "detected_planted_identifiers",
+        ),
     ),
     module=__name__,
     steps=ExtraSteps(
