@@ -83,9 +83,10 @@ def test_overlaps_are_counted_named_and_removed(session, sets):
     }
 
 
-def test_overlaps_are_divided_like_the_documents(session, sets):
-    """Most parts have no overlaps, and a part has those of its documents."""
-    documents = given([SENTENCE, *(f"nothing {number}" for number in range(9))], parts=4)
+@pytest.mark.parametrize("other_count", [0, 9])
+def test_overlaps_are_divided_like_the_documents(session, sets, other_count):
+    """Most parts have no overlaps or no documents, and a part has those of its documents."""
+    documents = given([SENTENCE, *(f"nothing {number}" for number in range(other_count))], parts=4)
     result = find_contamination(documents, ContaminationConfig(evaluation_sets=sets))
     assert len(documents["documents"].parts) == len(result["item_overlaps"].parts) > 1
     for documents_part, overlaps_part in zip(
