@@ -99,6 +99,17 @@ def test_other_options_have_no_passwords(text):
     assert list_secrets(text) == []
 
 
+@pytest.mark.parametrize("template", ["sshpass -p {} ssh h", "WIFI:T:WPA;S:Mill;P:{};;"])
+def test_a_password_in_an_option_has_at_least_eight_characters(template):
+    assert list_secrets(template.format("a1B2c3D4")) == ["a1B2c3D4"]
+    assert list_secrets(template.format("a1B2c3D")) == []
+
+
+def test_an_option_is_at_most_400_characters_after_the_name_of_its_program():
+    assert list_secrets(f"mysql{' ' * 395}-p{TOKEN}") == [TOKEN]
+    assert list_secrets(f"mysql{' ' * 396}-p{TOKEN}") == []
+
+
 # Columns of delimited text -----------------------------------------------------------------------
 
 COLUMNS = [
@@ -128,6 +139,8 @@ COLUMNS = [
     "Users:\n\nname,password\nann,{}\n\nThat is all.",
     'name,note,password\nann,"two\nlines",x\nbob,,{}\n',
     "name,password\n" + "x,y\n" * 500 + "ann,{}\n",
+    "name,password\n\n\n\n\nann,{}\n",
+    "insert into users (name, password\nann,{}\n",
 ]
 SQL = [
     "INSERT INTO users (name, password) VALUES ('x', '{}')",
@@ -163,6 +176,12 @@ def test_a_token_in_a_column_must_be_longer():
     for name in ("token", "api_key"):
         assert list_secrets(f"name,{name}\nann,a1B2c3D4e5F\n") == []
         assert list_secrets(f"name,{name}\nann,a1B2c3D4e5F6\n") == ["a1B2c3D4e5F6"]
+
+
+def test_a_statement_has_at_most_200_characters_before_the_names_of_its_columns():
+    for blank_count, values in ((187, [TOKEN]), (188, [])):
+        statement = f"INSERT INTO{' ' * blank_count}t (name, password) VALUES ('ann', '{TOKEN}')"
+        assert list_secrets(statement) == values
 
 
 def test_all_values_of_several_columns_are_found():
