@@ -23,8 +23,8 @@ def test_a_row_may_have_1000_lines_and_one_per_16_bytes_of_the_limit(write):
 
 
 def test_a_row_may_have_as_many_bytes_as_the_limit(write):
-    for lines in (1, 2, 40):
-        path = write("a.csv", make_row(lines, b'some words"\n'))
+    for lines, end in ((1, b"\n"), (1, b""), (2, b"\n"), (40, b"\n"), (40, b"")):
+        path = write("a.csv", make_row(lines, b'some words"' + end))
         size = path.stat().st_size - len(b"id,text\n")
         assert len(read_checked(path, "csv", limit=size)[0]) == 1
         documents, errors, _ = read_checked(path, "csv", limit=size - 1)
@@ -42,6 +42,17 @@ def test_a_row_that_is_too_long_is_one_error(write, header):
     data = f'{header}\n{first}"short"\n{first}"{text}"\n{first}"short too"\n'.encode()
     documents, errors, _ = read_checked(write("a.csv", data), "csv", limit=1000)
     assert (get_texts(documents), errors) == (["short", "short too"], [("line 3", TOO_LONG)])
+
+
+def test_a_row_that_is_too_long_may_have_10000_more_lines_than_others(write):
+    """Otherwise its quote is stray. Each of its lines would be a row by itself."""
+    lines = 1000 + 1000 // 16 + 10_000
+    data = b'id,text\n1,"' + b"x,y\n" * (lines - 1) + b'z"\n2,next\n'
+    documents, errors, _ = read_checked(write("a.csv", data), "csv")
+    assert (get_texts(documents), errors) == (["next"], [("line 2", TOO_LONG)])
+    documents, errors, _ = read_checked(write("b.csv", data.replace(b"z", b"x,y\nz")), "csv")
+    assert get_texts(documents) == ["y"] * (lines - 1) + ["next"]
+    assert errors == [("line 2", UNCLOSED_QUOTE), (f"line {lines + 2}", WRONG_FIELD_COUNT)]
 
 
 def test_lines_long_after_a_stray_quote_are_rows(write):
