@@ -389,6 +389,18 @@ def test_a_number_written_like_an_address_is_found_after_a_word(text, value):
     assert list_values(text, ("DK",), ("PHONE",)) == [value]
 
 
+def test_an_ip_address_has_two_numbers_from_32_on_or_one_after_a_word_for_a_host():
+    for address in ("93.32.1.2", "32.93.1.2"):
+        assert list_values(f"see {address} now", types=("IP",)) == [address]
+        assert list_values(f"see {address.replace('32', '31')} now", types=("IP",)) == []
+    assert list_values("host 8.8.8.32, host 8.8.8.31", types=("IP",)) == ["8.8.8.32"]
+
+
+def test_a_zero_as_second_number_is_usual_in_versions():
+    assert list_values("see 93.1.184.34 or 93.0.184.34", types=("IP",)) == ["93.1.184.34"]
+    assert list_values("host 93.0.184.34", types=("IP",)) == ["93.0.184.34"]
+
+
 @pytest.mark.parametrize("word", ["prev", "srv", "dev:", "recv", "Nov", "ENV=", "出版", "review:"])
 def test_a_word_that_ends_like_one_for_a_version_may_precede_an_ip_address(word):
     assert list_values(f"{word} 93.184.216.34") == ["93.184.216.34"]
@@ -539,6 +551,19 @@ def test_a_local_part_in_brackets_may_contain_all_characters(local_part):
     address = f"{local_part}@mail.example.org"
     for around in ("<{}>", "mailto:{}", '<a href="mailto:{}">'):
         assert list_values(around.replace("{}", address)) == [address]
+
+
+@pytest.mark.parametrize("letter", ["\u04ff", "\u1e00", "\u1ffc"])
+def test_an_address_may_contain_any_letter_of_scripts_that_use_spaces(letter):
+    address = f"a{letter}n@x{letter}.example.org"
+    assert list_values(f"see {address} there") == [address]
+
+
+@pytest.mark.parametrize(("length", "is_found"), [(72, True), (73, False)])
+def test_a_local_part_with_a_tag_may_have_72_characters(length, is_found):
+    local_part = f"{'b' * 20}+{'c' * (length - 27)}=x.org"
+    address = f"{local_part}@mail.example.org"
+    assert list_values(f"see {address}") == [address if is_found else "x.org@mail.example.org"]
 
 
 @pytest.mark.parametrize(
