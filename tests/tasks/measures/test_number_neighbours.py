@@ -398,7 +398,7 @@ def test_an_ip_address_has_two_numbers_from_32_on_or_one_after_a_word_for_a_host
 
 def test_a_zero_as_second_number_is_usual_in_versions():
     assert list_values("see 93.1.184.34 or 93.0.184.34", types=("IP",)) == ["93.1.184.34"]
-    assert list_values("host 93.0.184.34", types=("IP",)) == ["93.0.184.34"]
+    assert list_values("host 93.0.184.34, host 93.0.0.0", types=("IP",)) == ["93.0.184.34"]
 
 
 @pytest.mark.parametrize("word", ["prev", "srv", "dev:", "recv", "Nov", "ENV=", "出版", "review:"])
