@@ -50,6 +50,11 @@ def test_an_unquoted_value_must_be_longer_unless_it_is_a_password():
     assert list_secrets("password = a1B2c3D") == []
 
 
+@pytest.mark.parametrize("value", [r"a1B2c3\"D4e5F6", r"a1B2c3D4e5F6\"", r"a1B2\"\"c3D4e5F6"])
+def test_an_escaped_quote_does_not_close_a_value(value):
+    assert list_secrets(assign_quoted(value)) == [value]
+
+
 def test_a_credential_must_mix_kinds_of_characters():
     """A value of one kind never changes; a change from a digit to a capital also counts."""
     for value in ("bcdfghjklmnpqrst", "BCDFGHJKLMNPQRST", "2938475610293847"):
