@@ -169,6 +169,7 @@ def test_a_random_value_in_a_column_of_credentials_is_found(template):
 @pytest.mark.parametrize("template", [COLUMNS[0], COLUMNS[4], COLUMNS[16], SQL[0], SQL[-1]])
 def test_a_password_in_a_column_may_be_short(template):
     assert list_secrets(template.format(PASSWORD)) == [PASSWORD]
+    assert list_secrets(template.format("a1B2c3D4")) == ["a1B2c3D4"]
     assert list_secrets(template.format("a1B2c3D")) == []
 
 
@@ -176,6 +177,20 @@ def test_a_token_in_a_column_must_be_longer():
     for name in ("token", "api_key"):
         assert list_secrets(f"name,{name}\nann,a1B2c3D4e5F\n") == []
         assert list_secrets(f"name,{name}\nann,a1B2c3D4e5F6\n") == ["a1B2c3D4e5F6"]
+
+
+@pytest.mark.parametrize(
+    ("names", "is_found"),
+    [
+        (["cc", *["c"] * 496, "token"], True),
+        (["ccc", *["c"] * 496, "token"], False),
+        (["token", *["c"] * 498, "cc"], True),
+        (["token", *["c"] * 499, "c"], False),
+    ],
+)
+def test_a_header_has_at_most_1000_characters_on_each_side(names, is_found):
+    row = [TOKEN if name == "token" else "x" for name in names]
+    assert list_secrets(f"{','.join(names)}\n{','.join(row)}\n") == [TOKEN] * is_found
 
 
 def test_a_statement_has_at_most_200_characters_before_the_names_of_its_columns():
@@ -217,6 +232,7 @@ def test_all_values_of_several_columns_are_found():
         f"name,password\n{TOKEN}\n",
         f"if name, token\n{TOKEN}, x, y\n",
         f"f(name=1, token)\nx, {TOKEN}\n",
+        f"x = name | token\nann | {TOKEN}\n",
         f"{'x' * 1001}, token\nx, {TOKEN}\n",
         # other statements
         f"INSERT INTO users (name, password) SELECT 'x', '{TOKEN}'",
