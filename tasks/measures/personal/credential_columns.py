@@ -120,8 +120,11 @@ def _list_line_values(text: str, start: int, end: int) -> _ColumnValues:
     header = text[start:end]
     for delimiter in _CELLS:
         names = header.split(delimiter)
+        # The first column has no name if it numbers the rows, as pandas and R write them.
         if len(names) < 2 or not all(
-            _COLUMN_NAME.fullmatch(name) for name in names if delimiter != "|" or name.strip()
+            _COLUMN_NAME.fullmatch(name)
+            for index, name in enumerate(names)
+            if name.strip(_QUOTES) or (index > 0 and delimiter != "|")
         ):
             continue
         columns = _select_credential_columns(names)

@@ -141,6 +141,8 @@ COLUMNS = [
     "name,password\n" + "x,y\n" * 500 + "ann,{}\n",
     "name,password\n\n\n\n\nann,{}\n",
     "insert into users (name, password\nann,{}\n",
+    ",name,password\n0,ann,{}\n",
+    '"","name","password"\n"1","ann","{}"\n',
 ]
 SQL = [
     "INSERT INTO users (name, password) VALUES ('x', '{}')",
@@ -233,6 +235,7 @@ def test_all_values_of_several_columns_are_found():
         f"if name, token\n{TOKEN}, x, y\n",
         f"f(name=1, token)\nx, {TOKEN}\n",
         f"x = name | token\nann | {TOKEN}\n",
+        f"name,,password\nann,,{TOKEN}\n",
         f"{'x' * 1001}, token\nx, {TOKEN}\n",
         # other statements
         f"INSERT INTO users (name, password) SELECT 'x', '{TOKEN}'",
