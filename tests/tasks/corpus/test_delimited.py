@@ -1,13 +1,14 @@
 """Test rows of delimited text at the limits of a row."""
 
 import csv
+import gzip
 import io
 
 import pytest
 
 from hallmark.tasks.corpus.reading.delimited import UNCLOSED_QUOTE, WRONG_FIELD_COUNT
 from hallmark.tasks.corpus.reading.readers import TOO_LONG
-from tests.tasks.corpus.reader_helpers import get_texts, read_checked
+from tests.tasks.corpus.reader_helpers import get_texts, read_all, read_checked
 
 
 def make_row(lines, end=b'x"\n'):
@@ -53,6 +54,24 @@ def test_a_row_that_is_too_long_may_have_10000_more_lines_than_others(write):
     documents, errors, _ = read_checked(write("b.csv", data.replace(b"z", b"x,y\nz")), "csv")
     assert get_texts(documents) == ["y"] * (lines - 1) + ["next"]
     assert errors == [("line 2", UNCLOSED_QUOTE), (f"line {lines + 2}", WRONG_FIELD_COUNT)]
+
+
+def test_a_row_that_is_too_long_is_kept_up_to_one_byte_more_than_the_limit(write):
+    row = b'1,"' + b"some words\n" * 9 + b'"\n'
+    [record] = read_all(write("a.csv", b"id,text\n" + row), "csv", limit=50)
+    assert (record.error, record.raw) == (TOO_LONG, row[:51])
+
+
+@pytest.mark.parametrize("row_count", [1, 2])
+def test_rows_between_a_stray_quote_and_the_damaged_end_of_a_file_are_read(write, row_count):
+    data = b'id,text\n1,"stray\n' + b"2,row\n" * row_count + b"3,cut"
+    path = write("a.csv.gz", gzip.compress(data)[:-4])
+    documents, errors, _ = read_checked(path, "csv")
+    assert get_texts(documents) == ["row"] * row_count
+    assert errors == [
+        ("line 2", UNCLOSED_QUOTE),
+        (f"line {row_count + 3}", "the compressed data are incomplete: the end is missing"),
+    ]
 
 
 def test_lines_long_after_a_stray_quote_are_rows(write):
