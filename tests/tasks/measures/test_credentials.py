@@ -50,6 +50,12 @@ def test_an_unquoted_value_must_be_longer_unless_it_is_a_password():
     assert list_secrets("password = a1B2c3D") == []
 
 
+@pytest.mark.parametrize("template", ["curl -u ann:{} h", "curl --user 'ann:{}' h"])
+def test_a_password_after_the_name_of_a_user_has_at_least_eight_characters(template):
+    assert list_secrets(template.format("a1B2c3D4")) == ["a1B2c3D4"]
+    assert list_secrets(template.format("a1B2c3D")) == []
+
+
 @pytest.mark.parametrize("value", [r"a1B2c3\"D4e5F6", r"a1B2c3D4e5F6\"", r"a1B2\"\"c3D4e5F6"])
 def test_an_escaped_quote_does_not_close_a_value(value):
     assert list_secrets(assign_quoted(value)) == [value]
