@@ -558,10 +558,14 @@ class DatasheetMeasurements:
         ]
 
     def _list_removals_by_stage(self) -> list[InlineElement]:
-        """Return the number of documents that each stage removed; stages without are omitted."""
+        """Return the number of documents that each stage removed; stages without are omitted.
+
+        Documents withheld for planting are not treated as removed, here as in the removal rates.
+        """
         counts = [
             (stage, self._count_documents_of_stage(stage, "removed_rows"))
             for stage in self._list_stages()
+            if stage != PLANTING
         ]
         return _list_counts([(stage, figure) for stage, figure in counts if figure.value])
 
@@ -575,8 +579,10 @@ class DatasheetMeasurements:
             *(self._list_removals_by_stage() or ["none"]),
             ".",
         ]
-        if PLANTING in stages and self._count_documents_of_stage(PLANTING, "removed_rows").value:
-            content.append(f" Only the documents that {PLANTING} removed were drawn at random.")
+        if PLANTING in stages:
+            withheld = self._count_documents_of_stage(PLANTING, "removed_rows")
+            if withheld.value:
+                content += [" Withheld for planting, at random: ", withheld, "."]
         return content
 
     def describe_steps(self) -> InlineContent:

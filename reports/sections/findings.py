@@ -117,12 +117,16 @@ GROUP_TAGS = frozenset(
 
 
 def has_lowest_possible_null(row: Mapping[str, Any]) -> bool:
-    """Return whether a finding is compared with a share of 0, which is not what chance gives."""
+    """Return whether a finding is compared with a share of 0, which is not what chance gives.
+
+    A difference of shares can be negative, so 0 is not its lowest value.
+    """
     return bool(
         row["p"] is None
         and row["unit"] == "share"
         and row["null_value"] == 0
         and not row["null_name"]
+        and all(row[name] is None or row[name] >= 0 for name in ("value", "low"))
     )
 
 
@@ -146,6 +150,8 @@ def list_measured_groups(finding_rows: Iterable[Mapping[str, Any]]) -> list[str]
     """
     groups_by_kind: dict[str, set[str]] = {}
     for row in finding_rows:
+        if row["is_variant"]:  # it repeats another finding, or is not about people
+            continue
         tags = {tag: value for tag, value in dict(row["slice"]).items() if names_group(tag, value)}
         kind = label_part({"domain": tags.pop("domain")}) if "domain" in tags else ""
         if tags:

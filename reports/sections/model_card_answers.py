@@ -293,7 +293,9 @@ class ModelCardMeasurements:
             (
                 finding
                 for finding in self._list_measured_findings()
-                if is_about_groups(finding.row) and not is_about_intersection(finding)
+                if is_about_groups(finding.row)
+                and not is_about_intersection(finding)
+                and not finding.row["is_variant"]
             ),
             key=lambda finding: (
                 2.0 if finding.row["p_corrected"] is None else finding.row["p_corrected"]
@@ -301,9 +303,10 @@ class ModelCardMeasurements:
         )
         if not findings:
             return MeasuredAnswer([])
+        figures = format_count(len(findings), "main figure")
         content = [
-            f"The card contains {format_count(len(findings), 'figure')} about groups of people; "
-            "the most significant are listed first."
+            f"The card contains {figures} about groups of people; the most significant are listed "
+            "first."
         ]
         return MeasuredAnswer(content, [finding.figure for finding in findings])
 

@@ -243,6 +243,8 @@ def test_a_table_names_the_baseline_that_all_its_rows_have(session, names, colum
         ({"null_value": 0.5}, "value expected with no effect"),
         ({"unit": "nats"}, "value expected with no effect"),
         ({"null_name": "held-out text"}, "baseline: held-out text"),
+        ({"value": -0.001}, "value expected with no effect"),
+        ({"low": -0.1, "high": 0.2}, "value expected with no effect"),
     ],
 )
 def test_a_share_of_zero_is_not_called_an_expected_value(session, changes, column):

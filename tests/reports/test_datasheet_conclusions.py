@@ -212,8 +212,12 @@ def test_the_numbers_of_documents_add_up(session, withheld_count, clause, answer
     canaries = [{"kind": "record", "copies": 4, "canaries": 2, "documents": 8, "bytes": 9}]
     accounts = [
         {"stage": stage, "unit": "rows", "source": "web", "input": 200}
-        | {"added": 8 if stage == "plant_canaries" else 0}
-        for stage in ("ingest", "deduplicate", "plant_canaries")
+        | {"added": 8 if stage == "plant_canaries" else 0, "removed_rows": removed_count}
+        for stage, removed_count in (
+            ("ingest", 0),
+            ("deduplicate", 5),
+            ("plant_canaries", withheld_count),
+        )
     ]
     corpus = corpus_of(
         canaries=canaries,
@@ -224,6 +228,11 @@ def test_the_numbers_of_documents_add_up(session, withheld_count, clause, answer
     text = text_of_parts(DatasheetMeasurements(corpus).describe_selection())
     assert "read 200 records and removed 5 of them, either by rules or as copies. " in text
     assert answer in text
+    sampling = text_of_parts(DatasheetMeasurements(corpus).describe_sampling())
+    assert "Documents removed, by stage: deduplicate 5." in sampling
+    assert (f"at random: {withheld_count} document" in sampling) == (withheld_count > 0)
+    steps = text_of_parts(DatasheetMeasurements(corpus).describe_steps())
+    assert steps.startswith("Yes. Documents removed, by stage: deduplicate 5. ")
     assert "planted" not in text_of_parts(
         DatasheetMeasurements(corpus_of(stage_accounts=accounts[:2])).describe_selection()
     )

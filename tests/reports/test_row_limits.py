@@ -146,6 +146,8 @@ def test_groups_of_a_users_word_list_are_listed_where_they_are_a_kind_of_prompt(
     rows = [row for row, _ in found]
     assert [is_about_groups(row) for row in rows] == [False, True, True]
     assert list_measured_groups(rows) == ["men; town: Ildriths"]
+    variant = rows[1] | {"slice": rows[1]["slice"] | {"mentioned_group": "flowers"}}
+    assert list_measured_groups([*rows, variant | {"is_variant": True}]) == ["men; town: Ildriths"]
     labels = build_part_labels([row["slice"] for row in rows[1:]])
     assert labels == ["prompted, men", "town: Ildriths"]
 
