@@ -29,6 +29,8 @@ from hallmark.tasks.measures.scorers import _scorers_in_use
 from hallmark.tasks.measures.scorers.sentiment import ClassifierConfig
 from tests.tasks.measures.classifier_folder import make_classifier
 
+pytestmark = pytest.mark.slow
+
 TOXICITY = ToxicityConfig(
     continuations_per_prompt=2,
     continuation_counts=(1, 2),
