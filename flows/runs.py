@@ -233,9 +233,9 @@ class Run:
 
         return load_config(self.record["config"])
 
-    def get_settings(self, stage: str) -> dict[str, Any]:
-        """Return the recorded settings of a stage, unchecked; {} if there are none."""
-        settings = self.record["config"].get(stage)
+    def get_settings(self, section: str) -> dict[str, Any]:
+        """Return the recorded settings of a section of the config, unchecked; {} without any."""
+        settings = self.record["config"].get(section)
         return settings if isinstance(settings, dict) else {}
 
     @property
