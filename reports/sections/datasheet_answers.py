@@ -582,7 +582,7 @@ class DatasheetMeasurements:
         if PLANTING in stages:
             withheld = self._count_documents_of_stage(PLANTING, "removed_rows")
             if withheld.value:
-                content += [" Withheld for planting, at random: ", withheld, "."]
+                content += [" Withheld at random for planting: ", withheld, "."]
         return content
 
     def describe_steps(self) -> InlineContent:

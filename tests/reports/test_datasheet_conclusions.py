@@ -230,7 +230,9 @@ def test_the_numbers_of_documents_add_up(session, withheld_count, clause, answer
     assert answer in text
     sampling = text_of_parts(DatasheetMeasurements(corpus).describe_sampling())
     assert "Documents removed, by stage: deduplicate 5." in sampling
-    assert (f"at random: {withheld_count} document" in sampling) == (withheld_count > 0)
+    assert (f"at random for planting: {withheld_count} document" in sampling) == (
+        withheld_count > 0
+    )
     steps = text_of_parts(DatasheetMeasurements(corpus).describe_steps())
     assert steps.startswith("Yes. Documents removed, by stage: deduplicate 5. ")
     assert "planted" not in text_of_parts(
