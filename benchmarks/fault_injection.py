@@ -8,8 +8,8 @@ survive is repeated until it is complete. Afterwards:
 - the content digests of all stages and checkpoints equal those of an undisturbed run, and no file
   of the store is damaged;
 - no process that the run started is alive;
-- once ``hallmark gc`` has removed what it names, the store has the same files as after the
-  undisturbed run and gc, apart from the records of the runs.
+- once ``hallmark gc`` has removed what it names, the store has the same files as after an
+  undisturbed run in a store of the same kind and gc, apart from the records of the runs.
 
 Prints a line for each kill and a table, and exits with 1 if one of these is not true.
 """
@@ -72,9 +72,11 @@ ORPHAN_SECONDS = 30.0
 #: Number of times that a run is repeated until it is complete.
 MAX_REPETITIONS = 3
 
-#: What differs between two stores with equal content: ids and numbers of runs.
+#: What differs between two stores with equal content: ids and numbers of runs, and the names of the
+#: lists of the copies that a process uses.
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _RUN_NUMBER = re.compile(r"(?<=run-order/)\d+")
+_LIST_NAME = re.compile(r"(?<=fetch-users/)[0-9a-f]+")
 
 #: The part of the name of an artifact's file that each attempt of a stage chooses at random.
 _ATTEMPT = re.compile(r"(artifacts/\w+/[0-9a-f]{16})/[0-9a-f]{12}/")
@@ -232,7 +234,7 @@ class Undisturbed(NamedTuple):
     digests: dict[str, str]
     """Content digests of all stages and checkpoints, by name."""
     names: Counter[str]
-    """The names of the files of its store, see ``list_names``."""
+    """The names of the files of its store after gc, see ``list_names``."""
     seconds: float
 
 
@@ -246,14 +248,22 @@ class Campaign:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.seed = folder, seed
-        store = self.make_store("undisturbed")
-        start = time.monotonic()
-        run = Run(store.uri, folder / "undisturbed.log", (), {})
-        if run.process.wait():
-            raise SystemExit((folder / "undisturbed.log").read_text())
-        seconds = time.monotonic() - start
-        collect_garbage(store, delete=True)
-        self.undisturbed = Undisturbed(collect_digests(store), Counter(list_names(store)), seconds)
+        self._undisturbed: dict[str, Undisturbed] = {}
+
+    def read_undisturbed(self, target: str) -> Undisturbed:
+        """Run without a kill, in a store of the kind that kills of a target use."""
+        kind = "store" if target == "store" else "folder"
+        if kind not in self._undisturbed:
+            log = self.folder / f"undisturbed-{kind}.log"
+            with self._open_store(kind, f"undisturbed-{kind}") as (store, environment, _):
+                start = time.monotonic()
+                if Run(store.uri, log, (), environment).process.wait():
+                    raise SystemExit(log.read_text())
+                seconds = time.monotonic() - start
+                digests = collect_digests(store)
+                collect_garbage(store, delete=True)
+                self._undisturbed[kind] = Undisturbed(digests, Counter(list_names(store)), seconds)
+        return self._undisturbed[kind]
 
     def make_store(self, name: str) -> Store:
         store = Store(self.folder / name)
@@ -324,9 +334,10 @@ class Campaign:
         self, run: Run, target: str, object_store: ObjectStore | None, rng: random.Random
     ) -> bool:
         """Kill the target; return False if it had already ended."""
+        seconds = self.read_undisturbed("folder").seconds
         if target in ("group", "store", "server"):
             try:
-                run.process.wait(timeout=rng.uniform(1.0, self.undisturbed.seconds))
+                run.process.wait(timeout=rng.uniform(1.0, seconds))
                 return False
             except subprocess.TimeoutExpired:
                 pass
@@ -341,8 +352,7 @@ class Campaign:
         if target != "server":
             while not run.find_target(target) and run.process.poll() is None:
                 time.sleep(0.05)
-            longest = self.undisturbed.seconds / (5 if target == "trainer" else 2)
-            time.sleep(rng.uniform(0.0, longest))
+            time.sleep(rng.uniform(0.0, seconds / (5 if target == "trainer" else 2)))
         while run.process.poll() is None:  # workers come and go
             if victims := run.find_target(target):
                 with suppress(psutil.Error):
@@ -355,7 +365,8 @@ class Campaign:
 
     def _check_store(self, kill: Kill, store: Store) -> None:
         """Compare the store of a completed run with that of the undisturbed run."""
-        digests, expected = collect_digests(store), self.undisturbed.digests
+        digests = collect_digests(store)
+        expected = self.read_undisturbed("folder").digests
         names = sorted(digests.keys() | expected.keys())
         different = [name for name in names if digests.get(name) != expected.get(name)]
         if different:
@@ -365,7 +376,7 @@ class Campaign:
         kill.is_equal = not different and not damage_messages
         for item in collect_garbage(store, delete=True).garbage:
             kill.garbage[item.kind] = kill.garbage.get(item.kind, 0) + 1
-        remaining = Counter(list_names(store)) - self.undisturbed.names
+        remaining = Counter(list_names(store)) - self.read_undisturbed(kill.target).names
         kill.orphans += [name for name in sorted(remaining) if name not in RUN_RECORDS]
 
 
@@ -377,6 +388,7 @@ def list_names(store: Store) -> Iterator[str]:
     for name in [*keys, *work_names]:
         if name.split("/")[0] not in DERIVED_NAMES:
             name = _RUN_NUMBER.sub("NUMBER", _RUN_ID.sub("RUN", name))
+            name = _LIST_NAME.sub("PROCESS", name)
             yield _ATTEMPT.sub(r"\1/ATTEMPT/", name)
 
 
@@ -445,8 +457,11 @@ def main() -> None:
         start_object_store()
     folder = Path(tempfile.mkdtemp(prefix="hallmark-kill-"))
     campaign = Campaign(folder, options.seed)
-    seconds, digest_count = campaign.undisturbed.seconds, len(campaign.undisturbed.digests)
-    print(f"undisturbed: {seconds:.1f} s, {digest_count} digests", flush=True)
+    for target in counts:
+        undisturbed = campaign.read_undisturbed(target)
+    print(
+        f"undisturbed: {undisturbed.seconds:.1f} s, {len(undisturbed.digests)} digests", flush=True
+    )
     # The targets take turns, so that a campaign that is stopped has killed all of them.
     plan = sorted((n / count, t, n) for t, count in counts.items() for n in range(count))
     kills: list[Kill] = []

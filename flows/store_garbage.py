@@ -32,6 +32,7 @@ from hallmark.flows.store_use import (
 )
 from hallmark.tasks.contract import (
     EQUIVALENT_VERSIONS_FOLDER,
+    FETCH_USERS_FOLDER,
     FETCHED_FOLDER,
     TOMBSTONES_FILE,
     Artifact,
@@ -41,6 +42,7 @@ from hallmark.tasks.contract import (
     StoredArea,
     is_folder_leased,
     list_stored_areas,
+    open_fetched_copies,
     try_lease_folder,
 )
 
@@ -300,6 +302,12 @@ class _GarbageFinder:
                 for lease in sorted(path.iterdir()):
                     if is_folder_leased(lease) is False:
                         yield _make_local_garbage("temporary file", lease)
+            elif path.name == FETCH_USERS_FOLDER:
+                for list_path in open_fetched_copies(work_folder).list_ended_user_files():
+                    if (status := _read_local_status(list_path)) is not None:
+                        yield Garbage(
+                            "temporary file", list_path.name, 1, status.size, path=list_path
+                        )
             elif path.name in _CACHE_FOLDERS or path.name.startswith(_TEXT_INDEX_PREFIX):
                 if self.is_idle and any(path.iterdir()):
                     yield _make_local_garbage("cache", path)

@@ -88,7 +88,11 @@ from hallmark.tasks.contract.external_files import (
     stat_to_file_stamp,
 )
 from hallmark.tasks.contract.external_inputs import folder_to_artifact, record_external_folder
-from hallmark.tasks.contract.fetched_copies import FETCH_USERS_FOLDER, FETCHED_FOLDER
+from hallmark.tasks.contract.fetched_copies import (
+    FETCH_USERS_FOLDER,
+    FETCHED_FOLDER,
+    open_fetched_copies,
+)
 from hallmark.tasks.contract.fingerprint import (
     PROJECT_ROOT,
     read_installed_version,
@@ -305,6 +309,7 @@ __all__ = [
     "make_mapper",
     "map_store_reads",
     "open_external_file",
+    "open_fetched_copies",
     "open_session",
     "parse_tombstones",
     "parse_toml",

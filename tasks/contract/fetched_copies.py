@@ -2,7 +2,7 @@
 
     <work>/fetched/artifacts/<stage>/<fingerprint>/     copies of the files of an artifact
     <work>/fetch-users/<token>                          the artifacts that a process uses
-    <work>/fetch-lock                                   locked while copies are removed
+    <work>/fetch-lock                                   locked while copies or lists are removed
 
 The copies of the artifacts that were not used for the longest time are removed first. Those of an
 artifact that a running process has used since its start stay, because that process may read them
@@ -137,17 +137,35 @@ class FetchedCopies:
             "removed copies with a total size of %d bytes from %s", removed_bytes, self.folder
         )
 
+    def list_ended_user_files(self) -> list[Path]:
+        """List the files in which dead processes listed the artifacts that they used."""
+        users_folder = self.work_folder / FETCH_USERS_FOLDER
+        if not users_folder.is_dir():
+            return []
+        with self._hold_lock(fcntl.LOCK_SH):  # every file of a running process is locked then
+            return [path for path in sorted(users_folder.iterdir()) if _read_list(path) is None]
+
     def _list_used_artifacts(self) -> set[str]:
         """List the artifacts that running processes use; remove the lists of dead ones."""
         used_artifacts = {*self._used_artifacts}
         for path in (self.work_folder / FETCH_USERS_FOLDER).glob("*"):
-            with path.open("rb") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink()
-                except BlockingIOError:
-                    used_artifacts |= {*file.read().decode(errors="replace").splitlines()}
+            if (names := _read_list(path)) is None:
+                path.unlink(missing_ok=True)
+            else:
+                used_artifacts |= {*names}
         return used_artifacts
+
+
+def _read_list(path: Path) -> list[str] | None:
+    """Read the artifacts that a process uses; None if the process is dead."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:  # removed meanwhile
+        return None
+    except BlockingIOError:
+        return path.read_text(errors="replace").splitlines()
+    return None
 
 
 def _measure_bytes(folder: Path) -> int:

@@ -27,6 +27,7 @@ from hallmark.reports.review.released_versions import record_released_version
 from hallmark.reports.review.review_store import write_review
 from hallmark.reports.review.statements import ReviewedCard, make_review
 from hallmark.tasks.contract import (
+    FETCH_USERS_FOLDER,
     HallmarkError,
     Session,
     Store,
@@ -42,6 +43,17 @@ from tests.flows.small_runs import WeightsConfig, execute_small_run, train_small
 from tests.tasks.contract.stages import MakeConfig, make
 
 PROJECT_FOLDER = Path(__file__).parents[2]
+
+
+#: Fetches an object in a process, and uses it until its standard input ends.
+FETCH_SCRIPT = """
+import sys
+from pathlib import Path
+from hallmark.tasks.contract import Store
+Store("{}", Path("{}")).fetch_object("artifacts/make/0/file", "{}")
+print("fetched", flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -503,6 +515,24 @@ def test_caches_are_removed_if_nobody_uses_the_store(store):
     collect_garbage(store, delete=True)
     assert not [*store.work_folder.glob("text_index-*"), *store.work_folder.glob("fetched")]
     run["count"]["count"].read()  # fetched again
+
+
+def test_lists_of_dead_processes_that_used_copies_are_removed(bucket, tmp_path):
+    store = Store(f"s3://hallmark/{tmp_path.name}", tmp_path / "work")
+    store.put("artifacts/make/0/file", b"data")
+    script = FETCH_SCRIPT.format(store.uri, store.work_folder, sha256_hex(b"data"))
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"fetched\n"
+    (list_path,) = (store.work_folder / FETCH_USERS_FOLDER).iterdir()
+    collect_garbage(store, delete=True)
+    assert list_path.is_file()
+    process.kill()
+    process.communicate()
+    assert ("temporary file", list_path.name) in list_garbage(collect_garbage(store, delete=False))
+    collect_garbage(store, delete=True)
+    assert not list_path.exists()
 
 
 def test_links_are_not_followed(folder_store, tmp_path):
