@@ -51,6 +51,10 @@ CANCELLATION_LIMIT = 100
 #: Number of overdue runs that one search reads; Prefect's server allows no more.
 OVERDUE_LIMIT = 200
 
+#: The states that a run reports when it ends. *Crashed* is none of them: an automation also sets it
+#: for a run that is alive, but has sent no heartbeat.
+ENDED_STATES = frozenset({StateType.COMPLETED, StateType.FAILED, StateType.CANCELLED})
+
 #: Seconds within which all runs must be cancelled when the runner stops; then they are killed.
 STOP_TIMEOUT = 60.0
 
@@ -105,16 +109,31 @@ class DeploymentRunner(Runner):  # type: ignore[misc]  # mypy skips prefect.runn
                 await self._cancel_all_runs()
 
     async def _cancel_all_runs(self) -> None:
-        """Cancel all runs, also those whose processes are just starting.
+        """Cancel all runs, also those whose processes are just starting, and wait for their end.
 
         If the runs have not ended after ``STOP_TIMEOUT``, or if the server does not answer, their
         processes are killed.
         """
         with anyio.move_on_after(0 if self.is_server_away else STOP_TIMEOUT):
             while self._scheduled_run_poller._submitting_flow_run_ids:
-                await self.cancel_all()
+                await self._cancel_unfinished_runs()
                 await anyio.sleep(0.2)
         self._runs_task_group.cancel_scope.cancel()
+
+    async def _cancel_unfinished_runs(self) -> None:
+        """Cancel the runs that have not reported a final state.
+
+        The process of a run ends a moment after that. Prefect's runner would replace the state by
+        *Cancelled*, and nobody would learn that the policy failed.
+        """
+        for flow_run_id in self._process_manager.flow_run_ids():
+            try:
+                flow_run = await self._client.read_flow_run(flow_run_id)
+            except httpx.HTTPError as error:
+                log.warning("a flow run cannot be cancelled: %s", _get_first_line(error))
+                continue
+            if flow_run.state is None or flow_run.state.type not in ENDED_STATES:
+                await self._cancellation_manager.cancel(flow_run, "Runner is shutting down.")
 
     async def _start_scheduled_runs(self) -> None:
         for deployment_id in self.deployment_ids:

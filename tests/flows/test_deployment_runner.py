@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from hallmark.flows.dead_run_automation import SILENCE_SECONDS, SUSPENDED_EVENT
+from hallmark.tasks.contract import PROJECT_ROOT
 from tests.flows.test_serve import PrefectServer, api, created, post_until_answered, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -114,6 +115,68 @@ def test_a_signal_ends_all_runs_of_serve(served, number):
     assert (run["status"], run["error"]) == ("cancelled", "stopped by SIGTERM")
     served.check_no_process_is_left()
     assert f"{number.name}: stopping; all runs are cancelled\n" in served.log.read_text()
+
+
+#: Serves a flow whose process ends only when a file exists, after the run.
+LINGERING_SCRIPT = """
+import atexit, asyncio, time
+from pathlib import Path
+from prefect import flow
+
+def wait_for_file():
+    while not Path(__file__).with_name("end").exists():
+        time.sleep(0.05)
+
+@flow
+def linger():
+    atexit.register(wait_for_file)
+
+if __name__ == "__main__":
+    from hallmark.flows.deployment_runner import DeploymentRunner
+    asyncio.run(DeploymentRunner().serve("lingering", [linger.to_deployment("lingering")]))
+"""
+
+
+def test_the_end_of_serve_keeps_the_state_of_a_run_that_has_ended(tmp_path):
+    server = PrefectServer(tmp_path)
+    script, log = tmp_path / "lingering.py", tmp_path / "serve.log"
+    script.write_text(LINGERING_SCRIPT)
+    env = {
+        **os.environ,
+        "PREFECT_API_URL": server.url,
+        "PREFECT_HOME": str(tmp_path / "client"),
+        "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+        "PYTHONPATH": str(PROJECT_ROOT),
+    }
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, str(script)], env=env, cwd=tmp_path, stdout=output, stderr=output
+        )
+    try:
+
+        def find_deployment():
+            found = api.get(f"{server.url}/deployments/name/linger/lingering")
+            return found.json()["id"] if found.is_success else None
+
+        deployment_id = wait_for("the deployment", find_deployment, process)
+        flow_run_id = created(
+            f"{server.url}/deployments/{deployment_id}/create_flow_run", {}, process
+        )
+
+        def read_state_type():
+            return api.get(f"{server.url}/flow_runs/{flow_run_id}").json()["state"]["type"]
+
+        wait_for("the end of the run", lambda: read_state_type() == "COMPLETED", process)
+        process.terminate()
+        wait_for("the end of serve", lambda: "stopping" in log.read_text(), process)
+        (tmp_path / "end").touch()
+        assert process.wait(timeout=60) == 0, log.read_text()
+        assert read_state_type() == "COMPLETED"
+    finally:
+        (tmp_path / "end").touch()
+        process.kill()
+        process.wait()
+        server.stop(signal.SIGKILL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
