@@ -12,6 +12,7 @@ import logging
 import time
 
 from hallmark.flows.json_logging import JsonLogHandler, install_json_log, is_json_log
+from hallmark.tasks.contract import PolicyViolationError
 
 #: Beginnings of the messages about a failed or interrupted flow or task, by logger.
 REPEATED_MESSAGES = {
@@ -25,7 +26,15 @@ REPEATED_MESSAGES = {
         "Finished in state",
         "Crash detected!",
     ),
+    # Hallmark itself says that a run waits for a slot, or that no slot can be acquired.
+    "prefect._internal.concurrency": (
+        "Service 'ConcurrencySlotAcquisitionWithLeaseService' failed to process item",
+    ),
 }
+
+#: Beginning of the message about the error that ended a flow. It is the only one about a request
+#: that is refused before the run starts, but repeats the outcome of a run with a failed policy.
+ENGINE_MESSAGE = "Engine execution exited with unexpected exception"
 
 #: Seconds within which a message is printed once.
 REPETITION_SECONDS = 60.0
@@ -58,6 +67,9 @@ class RepeatedMessageFilter(logging.Filter):
             record.name.startswith(logger) and record.getMessage().startswith(beginnings)
             for logger, beginnings in REPEATED_MESSAGES.items()
         ):
+            return False
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, PolicyViolationError) and str(record.msg).startswith(ENGINE_MESSAGE):
             return False
         message = (record.name, str(record.msg)[:IDENTIFYING_CHARACTERS])
         now = time.monotonic()

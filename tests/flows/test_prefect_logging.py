@@ -1,15 +1,21 @@
 """What of Prefect's messages is printed."""
 
+import asyncio
 import io
 import logging
 
 import pytest
 from prefect import flow, task
+from prefect.client.orchestration import get_client
+from prefect.concurrency._asyncio import ConcurrencySlotAcquisitionError
+from prefect.concurrency.asyncio import concurrency
+from prefect.flow_engine import run_flow
 from prefect.logging.handlers import PrefectConsoleHandler
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from hallmark.flows import prefect_logging
 from hallmark.flows.prefect_logging import print_prefect_warnings_as_lines
+from hallmark.tasks.contract import PolicyViolationError, UsageError
 
 
 @pytest.fixture
@@ -37,6 +43,39 @@ def test_the_error_of_a_flow_is_not_repeated(server, console):
     with temporary_settings({PREFECT_API_URL: server}), pytest.raises(ValueError):
         fail()
     logging.getLogger("hallmark").warning("printed by main")
+    assert console.getvalue() == ""
+
+
+@flow
+def raise_error(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "printed"),
+    [
+        (PolicyViolationError("policy failed: 1 of 1 rule failed"), ""),
+        (UsageError("unknown setting"), "prefect: Engine execution exited with unexpected"),
+    ],
+)
+def test_only_the_error_of_a_failed_policy_is_known_from_the_run(server, console, error, printed):
+    logger = logging.getLogger("prefect.engine")
+    with temporary_settings({PREFECT_API_URL: server}), pytest.raises(type(error)):
+        run_flow(raise_error, parameters={"error": error}, error_logger=logger)
+    assert console.getvalue()[: len(printed) or None] == printed
+
+
+def test_waiting_for_a_slot_is_not_repeated(server, console):
+    async def acquire_two_slots():
+        async with get_client() as client:
+            await client.upsert_global_concurrency_limit_by_name("full", 1)
+        async with concurrency("full"):
+            with pytest.raises(ConcurrencySlotAcquisitionError):
+                async with concurrency("full", max_retries=0):
+                    pass
+
+    with temporary_settings({PREFECT_API_URL: server}):
+        asyncio.run(acquire_two_slots())
     assert console.getvalue() == ""
 
 
