@@ -47,9 +47,14 @@ FINAL_STATES = ("COMPLETED", "FAILED", "CRASHED")
 
 
 class PrefectServer:
-    """A ``prefect server start`` that can be killed and started again with its database."""
+    """A ``prefect server start`` that can be killed and started again with its database.
 
-    def __init__(self, home: Path) -> None:
+    Args:
+        home: Its new folder, for the database and the log.
+        shows_pages: Whether it serves Prefect's pages for browsers.
+    """
+
+    def __init__(self, home: Path, shows_pages: bool = False) -> None:
         home.mkdir()
         self.port = find_free_port()
         self.url = f"http://127.0.0.1:{self.port}/api"
@@ -57,7 +62,8 @@ class PrefectServer:
             **os.environ,
             "PREFECT_HOME": str(home),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "PREFECT_SERVER_UI_ENABLED": "false",
+            "PREFECT_SERVER_UI_ENABLED": str(shows_pages),
+            "PREFECT_SERVER_UI_API_URL": self.url,
         }
         self.env.pop("PREFECT_API_URL", None)
         self.log = (home / "server.log").open("a")
@@ -103,9 +109,9 @@ def find_free_port() -> int:
 
 
 @contextmanager
-def start_server(home: Path) -> Iterator[PrefectServer]:
+def start_server(home: Path, shows_pages: bool = False) -> Iterator[PrefectServer]:
     """Start a server that is killed when the context is closed."""
-    server = PrefectServer(home)
+    server = PrefectServer(home, shows_pages)
     server.start()
     try:
         yield server
