@@ -280,7 +280,7 @@ def main() -> None:
         living_processes = list_living_processes(store)
         print_flow_runs(server)
         print("notifications:", *(json.dumps(body) for body in bodies), sep="\n  ")
-        keys = Counter(artifact["key"] for artifact in read_artifacts(server))
+        keys = Counter(artifact["key"] or "no key" for artifact in read_artifacts(server))
         print("artifacts in Prefect:", ", ".join(f"{n} {key}" for key, n in sorted(keys.items())))
         faults = list_faults(server, store, bodies, living_processes)
         print("faults:", *(faults or ["none"]), sep="\n  ", flush=True)
