@@ -397,7 +397,10 @@ def compare_tools(
 def measure_memory_growth(
     scratch_folder: Path, document_counts: list[int], data: Path, seed: int
 ) -> None:
-    """Print the peak memory of the stage's main process at several sizes, and the increase."""
+    """Print the peak memory of the stage's main process at several sizes, and the increase.
+
+    With one size, only the peak is printed.
+    """
     reports = []
     for count in document_counts:
         source = scratch_folder / f"{count}.parquet"
@@ -414,6 +417,11 @@ def measure_memory_growth(
         ("with mapped pages, which the kernel may drop (VmHWM)", "peak", "peak before"),
     ):
         increases = [report[peak_key] - report[before_key] for report in reports]
+        print(
+            f"peak of {max(report[peak_key] for report in reports) / 1024:,.0f} MiB: {description}"
+        )
+        if len(reports) == 1:
+            continue
         added_documents = document_counts[-1] - document_counts[0]
         bytes_per_document = (increases[-1] - increases[0]) * 1024 / added_documents
         print(f"{bytes_per_document:.0f} bytes per document: {description}")
