@@ -16,7 +16,13 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from hallmark.tasks.contract.ray_mapper import RayMapper
-from hallmark.tasks.contract.resources import Mapper, Resources, Result, SerialMapper
+from hallmark.tasks.contract.resources import (
+    WORKER_ENVIRONMENT,
+    Mapper,
+    Resources,
+    Result,
+    SerialMapper,
+)
 
 #: Workers are forked from a server process that has imported the common modules. Forking this
 #: process could hang because of Prefect's threads, and importing the modules in each worker takes
@@ -53,7 +59,7 @@ class ProcessMapper:
                 self.worker_count,
                 mp_context=FORK_CONTEXT,
                 initializer=_initialize_worker,
-                initargs=(dict(os.environ),),
+                initargs=(WORKER_ENVIRONMENT | os.environ,),
             )
         futures: list[Future[Result]] = []
         try:

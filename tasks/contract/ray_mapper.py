@@ -29,7 +29,12 @@ from hallmark.tasks.contract.ray_model_workers import (
     list_machine_resources,
     list_worker_death_errors,
 )
-from hallmark.tasks.contract.resources import Resources, Result, SerialMapper
+from hallmark.tasks.contract.resources import (
+    WORKER_ENVIRONMENT,
+    Resources,
+    Result,
+    SerialMapper,
+)
 from hallmark.tasks.contract.settings import DeviceName
 
 #: Items per worker that are submitted in advance. Limited, since their arguments take memory.
@@ -206,7 +211,10 @@ class RayMapper:
                     "mapper is set to ray, but Ray is not installed; install hallmark[ray] or "
                     "set mapper to processes"
                 ) from error
-            environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            environment = {
+                name: os.environ.get(name, value) for name, value in WORKER_ENVIRONMENT.items()
+            }
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
             address = os.environ.get("RAY_ADDRESS")
             ray.init(
                 # Without an address, Ray would connect to any cluster that ``ray start`` began.

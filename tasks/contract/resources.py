@@ -33,6 +33,10 @@ class Resources:
 
 DEFAULT_RESOURCES = Resources()
 
+#: Environment variables of worker processes, unless the user sets them. Together, workers use all
+#: cores, so a tokenizer must not start a thread for each core in each of them.
+WORKER_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false"}
+
 
 class Mapper(Protocol):
     """Run a function on each tuple of arguments and yield the results in the same order.

@@ -245,6 +245,18 @@ def test_workers_have_the_environment_of_their_start(monkeypatch):
             )
 
 
+def test_a_tokenizer_starts_no_threads_in_a_worker(ray, monkeypatch):
+    """Unless the user decides otherwise."""
+    call = ("TOKENIZERS_PARALLELISM",)
+    monkeypatch.delenv(*call, raising=False)
+    assert [*ray(os.getenv, [call] * 2, DEFAULT_RESOURCES)] == ["false"] * 2
+    with ProcessMapper(2) as mapper:
+        assert [*mapper(os.getenv, [call] * 2, DEFAULT_RESOURCES)] == ["false"] * 2
+    monkeypatch.setenv(*call, "true")
+    with ProcessMapper(2) as mapper:
+        assert [*mapper(os.getenv, [call] * 2, DEFAULT_RESOURCES)] == ["true"] * 2
+
+
 @pytest.mark.parametrize("address", ["{}", "ray://127.0.0.1:9", "127.0.0.1:9", "127.0.0.1:99999"])
 def test_an_address_without_a_ray_cluster_fails_soon(monkeypatch, address):
     """Also where a server accepts connections and never answers."""
