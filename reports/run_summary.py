@@ -243,7 +243,9 @@ def read_key_figure(figures_table: pa.Table | None, id_prefix: str, label: str) 
     row = next(iter(matching_rows.slice(0, 1).to_pylist()), None)
     if row is None or row["value"] is None:
         return KeyFigure(label)
-    unit, details = row["unit"], []
+    unit = row["unit"]
+    # Cards of earlier versions do not have this column.
+    details = ["no conclusion"] if row.get("inconclusive_reason") else []
     if row["low"] is not None and row["high"] is not None:
         level = row["confidence_level"]
         level_text = "interval" if level is None else f"{100 * level:g} %:"

@@ -136,7 +136,14 @@ def _build_exported_card(card: Artifact, content: CardContent) -> ExportedCard:
         figures={
             figure.id: _escape_texts(
                 redact_figure(figure, redact),
-                ("label", "scorer", "method", "missing_reason", "missing_text"),
+                (
+                    "label",
+                    "scorer",
+                    "method",
+                    "inconclusive_reason",
+                    "missing_reason",
+                    "missing_text",
+                ),
             )
             for figure in content.book.figures.values()
         },

@@ -304,6 +304,7 @@ def list_figure_texts(figure: Figure) -> list[str]:
         figure.label,
         figure.scorer,
         figure.method,
+        figure.inconclusive_reason,
         figure.missing_reason,
         figure.missing_text,
     ]
@@ -316,6 +317,7 @@ def redact_figure(figure: Figure, redact: RedactFunction) -> Figure:
         label=redact(figure.label),
         scorer=redact(figure.scorer),
         method=redact(figure.method),
+        inconclusive_reason=redact(figure.inconclusive_reason),
         missing_reason=redact(figure.missing_reason),
         missing_text=redact(figure.missing_text),
     )

@@ -61,6 +61,12 @@ FIGURES = table_schema(
     column("n", pa.int64(), "figure", "number of measured units"),
     column("scorer", pa.string(), "label", "name and digest of the scorer, if one was used"),
     column("method", pa.string(), "project text", "how the value was measured"),
+    column(
+        "inconclusive_reason",
+        pa.string(),
+        "project text",
+        "why the value permits no conclusion; empty if it may",
+    ),
     column("missing_reason", pa.string(), "project text", "why the value is missing"),
     column("missing_text", pa.string(), "project text", "text shown if the value is missing"),
     column("value_column", pa.string(), "label", "name of the aggregated column"),
@@ -317,6 +323,7 @@ class Figure:
         n: The number of measured units.
         scorer: Name and digest of the scorer.
         method: How the value was measured.
+        inconclusive_reason: Why the value permits no conclusion; empty if it may.
         missing_reason: Why there is no value.
         missing_text: The text shown in place of a missing value.
     """
@@ -334,6 +341,7 @@ class Figure:
     n: int | None = None
     scorer: str = ""
     method: str = ""
+    inconclusive_reason: str = ""
     missing_reason: str = ""
     missing_text: str = "not measured"
 
@@ -570,6 +578,7 @@ class FigureBook:
                 n=finding_row["n"],
                 scorer=finding_row["scorer"] or "",
                 method=finding_row["method"] or "",
+                inconclusive_reason=finding_row["inconclusive_reason"] or "",
             )
         )
 

@@ -238,7 +238,13 @@ def test_key_figures_say_interval_n_and_scorer_as_far_as_they_have_them():
             "scorer": "linear 1.0",
             "evidence_id": "audit-toxicity--values--9",
         },
-        {"id": "bare-copies-8", "value": 2.0, "unit": "bits", "evidence_id": "b"},
+        {
+            "id": "bare-copies-8",
+            "value": 2.0,
+            "unit": "bits",
+            "inconclusive_reason": "the model is too weak for this audit",
+            "evidence_id": "b",
+        },
         {"id": "unknown", "value": None, "n": 3, "evidence_id": "c"},
     ]
     table = pa.Table.from_pylist(rows, schema=FIGURES)
@@ -248,7 +254,7 @@ def test_key_figures_say_interval_n_and_scorer_as_far_as_they_have_them():
     assert said["whole"].value == "50.0 %"
     assert said["whole"].details == ("90 %: 25.0 % to 75.0 %", "n = 1,234", "scorer linear 1.0")
     assert said["whole"].page_path == "model_card/rows/audit-toxicity.html#rows-9"
-    assert (said["bare"].value, said["bare"].details) == ("2.000", ())
+    assert (said["bare"].value, said["bare"].details) == ("2.000", ("no conclusion",))
     for start in ("unknown", "no"):
         assert (said[start].value, said[start].details, said[start].page_path) == ("–", (), "")
 
