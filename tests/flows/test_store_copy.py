@@ -496,6 +496,7 @@ def test_each_artifact_is_read_once(source, monkeypatch):
 
 
 @pytest.mark.parametrize("fault", ["lost", "truncate"])
+@pytest.mark.slow
 @pytest.mark.usefixtures("bucket")
 def test_a_copy_survives_the_loss_of_every_first_reply(source, tmp_path, monkeypatch, fault):
     run = execute_small_run(source)

@@ -105,7 +105,7 @@ def holding(store, text):
     return sorted({key.split("/")[-2] for key, data in contents(store) if wanted.search(data)})
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.slow)])
 def store(request, tmp_path):
     if request.param == "folder":
         return Store(tmp_path / "store")

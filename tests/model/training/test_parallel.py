@@ -96,6 +96,7 @@ def test_two_processes_draw_and_generate_like_one(inputs, tmp_path, kind, object
         assert_same_tables(*works)
 
 
+@pytest.mark.slow
 def test_two_resumed_processes_write_the_same_bytes(inputs, tmp_path):
     train = {**TRAIN, "parallel": "fsdp", "processes": 2}
     dropout = {"dropout": 0.1}  # each process has its own generator

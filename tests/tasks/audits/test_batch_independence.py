@@ -16,6 +16,8 @@ from hallmark.tasks.audits.inference import (
 )
 from tests.tasks.audits.audited_models.random_models import BERT, LLAMA, MAMBA, save_model
 
+pytestmark = pytest.mark.slow
+
 MODELS = {
     "LlamaForCausalLM": LLAMA,
     "BertForMaskedLM": BERT,

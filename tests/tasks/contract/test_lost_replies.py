@@ -10,6 +10,8 @@ from hallmark.tasks.contract import HallmarkError, Session, Store, open_session
 from hallmark.tasks.contract.fingerprint import sha256_hex
 from tests.tasks.contract.stages import MakeConfig, make
 
+pytestmark = pytest.mark.slow
+
 FAULTS = ["lost", "reset", "delay", "duplicate", "truncate"]
 
 

@@ -97,6 +97,7 @@ def ray():
         yield mapper
 
 
+@pytest.mark.slow
 def test_results_from_other_processes_are_in_order(ray):
     calls = [(number, 7) for number in range(40)]
     found = list(ray(square, calls, Resources(cpus=1, memory_bytes=1 << 20)))
@@ -104,11 +105,13 @@ def test_results_from_other_processes_are_in_order(ray):
     assert os.getpid() not in {process for _, process in found}
 
 
+@pytest.mark.slow
 def test_error_of_a_worker_is_raised_unchanged(ray):
     with pytest.raises(HallmarkError, match=r"^three is refused; give another$"):
         list(ray(refuse, [(n, 0) for n in range(6)], DEFAULT_RESOURCES))
 
 
+@pytest.mark.slow
 def test_part_is_assigned_its_resources(ray):
     needs = Resources(cpus=2, memory_bytes=1 << 20)
     assert (
@@ -118,12 +121,14 @@ def test_part_is_assigned_its_resources(ray):
     assert list(ray(read_assigned_resources, [(0,), (1,)], DEFAULT_RESOURCES)) == [{"CPU": 1.0}] * 2
 
 
+@pytest.mark.slow
 def test_parts_are_assigned_the_resources_of_their_stage(ray, tmp_path, monkeypatch):
     monkeypatch.setattr(type(ray), "__exit__", lambda *_: None)  # it serves other tests too
     with open_session(Session(Store(tmp_path), ray)):
         assert needy(CountConfig())["count"].read()["rows"].to_pylist() == [2, 2]
 
 
+@pytest.mark.slow
 def test_killed_ray_worker_repeats_only_its_part(ray, tmp_path):
     calls = [(n, str(tmp_path)) for n in range(6)]
     assert list(ray(die_once, calls, DEFAULT_RESOURCES)) == list(range(6))
@@ -207,6 +212,7 @@ def test_missing_ray_is_reported_with_package_name(monkeypatch):
         list(make_mapper("ray", 1)(square, [(1, 0), (2, 0)], DEFAULT_RESOURCES))
 
 
+@pytest.mark.slow
 def test_every_mapper_writes_the_same_bytes(ray, tmp_path):
     found = set()
     mappers = {"here": SerialMapper(), "two": ProcessMapper(2), "seven": ProcessMapper(7)}
@@ -227,6 +233,7 @@ def count_part(number: int, out) -> None:
     out.get_table_writer("count").write(pa.table({"rows": [number]}))
 
 
+@pytest.mark.slow
 def test_parts_on_ray_are_kept_in_their_place(ray, tmp_path):
     work = StageContext(tmp_path, {"count": COUNT}, ray)
     work.map_items(count_part, range(5))
@@ -245,6 +252,7 @@ def test_workers_have_the_environment_of_their_start(monkeypatch):
             )
 
 
+@pytest.mark.slow
 def test_a_tokenizer_starts_no_threads_in_a_worker(ray, monkeypatch):
     """Unless the user decides otherwise."""
     call = ("TOKENIZERS_PARALLELISM",)

@@ -14,6 +14,8 @@ from hallmark.tasks.contract import HallmarkError, Resources, StageContext, make
 from hallmark.tasks.contract.resources import DEFAULT_RESOURCES
 from tests.tasks.contract.test_mappers import die_once
 
+pytestmark = pytest.mark.slow
+
 ON_CPU = Resources(shares_model=True)
 
 

@@ -323,6 +323,7 @@ print((peak() - before) / 5_000_000)
 @pytest.mark.skipif(
     not STATUS.exists(), reason="needs Linux, which reports the memory of a process"
 )
+@pytest.mark.slow
 def test_the_stated_memory_holds_for_one_letter_per_line():
     """Of all texts that were tried, this one needs the most memory."""
     process = subprocess.run(

@@ -218,6 +218,7 @@ def test_predictions_record_their_precision(tmp_path, labelled_words, precision)
         assert same == (requested == used)
 
 
+@pytest.mark.slow
 def test_a_killed_stage_resumes_with_the_same_bytes(tmp_path, labelled_words):
     start = write_base_checkpoint(tmp_path / "base", architecture="encoder")
     whole = tune(

@@ -196,6 +196,7 @@ def test_a_killed_trainer_resumes_with_the_same_bytes(
     assert not any(is_running(pid) for pid in seen.trainers)
 
 
+@pytest.mark.slow
 def test_a_killed_stage_ends_its_trainer_and_resumes(
     reference_run: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:

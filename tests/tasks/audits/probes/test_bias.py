@@ -328,7 +328,9 @@ def run(folder, config):
     return run_audit_stages("bias", folder, config)[-1]
 
 
-@pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder", "bert_folder"])
+@pytest.mark.parametrize(
+    "folder", ["own_folder", "gpt2_folder", pytest.param("bert_folder", marks=pytest.mark.slow)]
+)
 def test_findings_follow_from_their_values(session, request, folder, tmp_path):
     config = QUICK
     if folder == "bert_folder":  # it is asked once for each token, so a third of the pairs is asked

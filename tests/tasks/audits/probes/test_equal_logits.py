@@ -56,7 +56,10 @@ def copy_with_zero_weights(folder, target):
     return target
 
 
-@pytest.fixture(scope="module", params=["own_folder", "gpt2_folder", "bert_folder"])
+@pytest.fixture(
+    scope="module",
+    params=["own_folder", "gpt2_folder", pytest.param("bert_folder", marks=pytest.mark.slow)],
+)
 def equal_logits_folder(request, tmp_path_factory):
     """Return a checkpoint of Hallmark, a GPT-2 and a BERT, each without preferences."""
     folder = request.getfixturevalue(request.param)
