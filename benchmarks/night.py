@@ -2,11 +2,12 @@
 
     python -m benchmarks.night [--keep-open]
 
-A real Prefect server, ``hallmark serve smoke --audit-checkpoints`` and a schedule with one start,
-at the next full minute. The larger smoke model learns passages that were planted 64 times. The
-audit of each checkpoint asks it for them, while training continues. As soon as it knows too many of
-them, a rule of the policy fails: it stops the training, and an automation sends the verdict to a
-web server on this machine. In the end, ``serve`` receives SIGTERM.
+It uses a real Prefect server, ``hallmark serve smoke --audit-checkpoints`` and a schedule with one
+start. A model that is larger than that of the smoke config learns passages that were planted 64
+times. The audit of each checkpoint asks the model for them, while training continues. As soon as
+the model knows too many of them, a rule of the policy fails and stops the training, and an
+automation sends the verdict to a web server on this machine. At the end, ``serve`` receives
+SIGTERM.
 
 Prints the flow runs, checkpoints, notifications and artifacts, and exits with 1 if
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -122,7 +124,7 @@ def create_automation(server: PrefectServer, address: str) -> None:
 
 
 def start_serve(server: PrefectServer, folder: Path, store: Path) -> subprocess.Popen[str]:
-    """Start ``hallmark serve`` with a schedule of one start, at the next full minute but one."""
+    """Start ``hallmark serve`` with a schedule of one start, at a full minute within 90 seconds."""
     policy = folder / "rules.toml"
     policy.write_text(RULE)
     start = datetime.now(UTC) + timedelta(seconds=90)
@@ -286,6 +288,8 @@ def main() -> None:
         print("faults:", *(faults or ["none"]), sep="\n  ", flush=True)
         if options.keep_open:
             input("Press Enter to stop the server. ")
+    if not faults:
+        shutil.rmtree(folder, ignore_errors=True)
     raise SystemExit(bool(faults))
 
 

@@ -32,6 +32,7 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import refresh_global_settings_context
+from prefect.exceptions import PrefectException
 from prefect.runner import Runner
 from prefect.states import Cancelled
 
@@ -129,11 +130,10 @@ class DeploymentRunner(Runner):  # type: ignore[misc]  # mypy skips prefect.runn
         for flow_run_id in self._process_manager.flow_run_ids():
             try:
                 flow_run = await self._client.read_flow_run(flow_run_id)
-            except httpx.HTTPError as error:
-                log.warning("a flow run cannot be cancelled: %s", _get_first_line(error))
-                continue
-            if flow_run.state is None or flow_run.state.type not in ENDED_STATES:
-                await self._cancellation_manager.cancel(flow_run, "Runner is shutting down.")
+                if flow_run.state is None or flow_run.state.type not in ENDED_STATES:
+                    await self._cancellation_manager.cancel(flow_run, "Runner is shutting down.")
+            except (httpx.HTTPError, PrefectException) as error:  # also if somebody deleted it
+                log.debug("flow run %s is not cancelled: %s", flow_run_id, _get_first_line(error))
 
     async def _start_scheduled_runs(self) -> None:
         for deployment_id in self.deployment_ids:

@@ -117,6 +117,15 @@ def test_a_signal_ends_all_runs_of_serve(served, number):
     assert f"{number.name}: stopping; all runs are cancelled\n" in served.log.read_text()
 
 
+def test_serve_stops_a_run_that_was_deleted_in_prefect(served):
+    served.start_run()
+    url = f"{served.server.url}/flow_runs/{served.flow_run_id}"
+    wait_for("the deletion", lambda: api.delete(url).is_success, served.process)
+    served.process.terminate()
+    assert served.process.wait(timeout=120) == 0, served.log.read_text()
+    served.check_no_process_is_left()
+
+
 #: Serves a flow whose process ends only when a file exists, after the run.
 LINGERING_SCRIPT = """
 import atexit, asyncio, time
